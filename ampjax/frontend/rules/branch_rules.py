@@ -179,8 +179,7 @@ def routed(
                 fresh = flow
             else:
                 fresh = low.draft.fresh(flow, name, line)
-            regions = [flow.region.where(g) for g in guards]
-            flows[id(flow)] = low.draft.split(fresh, lambda s: getattr(s, field), regions, name)
+            flows[id(flow)] = _split(low, fresh, field, guards, name)
         return Computed(flows[id(flow)][branch], value.part, value.was_read)
 
     inputs = [
@@ -219,9 +218,8 @@ def _routed_by_value(
         flow = low.pack([needed[i] for i in group], [types[i] for i in group], region, call.options["word"], call.line)
         flow = low.draft.fresh(flow, call.options["word"], call.line)
         sent = _route_by(low, flow, choice, field, _always(index.was_read), call)
-        regions = [region.where(guard) for guard in guards]
-        outputs.append(low.draft.split(sent, lambda s: getattr(s, field), regions, call.options["word"]))
-        low.draft.anchors |= dict(zip(regions, outputs[-1], strict=True))
+        outputs.append(_split(low, sent, field, guards, call.options["word"]))
+        low.draft.anchors |= {out.region: out for out in outputs[-1]}
         places |= {id(needed[i]): (len(outputs) - 1, part) for part, i in enumerate(group)}
 
     def to(value: Value, branch: int) -> Value:
@@ -239,9 +237,12 @@ def _route_anchor(low: Lowering, region: Region, guards: Sequence[Guard], call: 
     assert column is not None
     field = column.space.fact(guards[0].field, column, f"which function is chosen ({call.line})")
     flow = low.draft.fresh(low.draft.anchors[region], call.options["word"], call.line)
-    regions = [region.where(guard) for guard in guards]
-    sent = low.draft.split(flow, lambda s: getattr(s, field), regions, call.options["word"])
-    low.draft.anchors |= dict(zip(regions, sent, strict=True))
+    low.draft.anchors |= {out.region: out for out in _split(low, flow, field, guards, call.options["word"])}
+
+
+def _split(low: Lowering, flow: Flow, field: str, guards: Sequence[Guard], name: str) -> list[Flow]:
+    """A wire for each guard on a field: the messages for which it holds."""
+    return low.draft.split(flow, lambda s: getattr(s, field), [flow.region.where(guard) for guard in guards], name)
 
 
 def _always(choice: int | None) -> Callable[[State], Any]:
