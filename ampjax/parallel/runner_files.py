@@ -97,7 +97,7 @@ def save(
     folder = a_path("checkpoint, folder", folder).resolve()
     _check_place(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(folder)
+    sweep(folder)
     try:
         with leftovers.saving(folder.parent, f"{folder.name}.") as token:
             fresh = _beside(folder, token, "new")
@@ -109,7 +109,7 @@ def save(
             table_files.save(fresh / _DENSE, facts, iter([]), leaves)
             _replace(folder, fresh, _beside(folder, token, "old"))
     finally:
-        _sweep(folder)
+        sweep(folder)
 
 
 def steps(folder: str | Path, params: Tree) -> int:
@@ -343,7 +343,7 @@ def _whole_one(folder: str | Path) -> Path:
     Deletes what killed saves have left, if nobody needs it.
     """
     folder = a_path("checkpoint, folder", folder).resolve()
-    _sweep(folder)
+    sweep(folder)
     if _has_manifest(folder):
         return folder
     before = [path for path in _replaced(folder) if _has_manifest(path)]
@@ -351,8 +351,12 @@ def _whole_one(folder: str | Path) -> Path:
     return max(whole or before, key=_saved_at, default=folder)
 
 
-def _sweep(folder: Path) -> None:
-    """Deletes what killed saves to this folder have left: `.new`, and also `.old` once its replacement is there and complete."""
+def sweep(folder: Path) -> None:
+    """Deletes what killed saves to this folder have left: `.new`, and also `.old` once its replacement is there and complete.
+
+    Args:
+      folder: What `save` was writing.
+    """
 
     def remove(token: str) -> None:
         shutil.rmtree(_beside(folder, token, "new"), ignore_errors=True)
