@@ -112,6 +112,21 @@ def save(
         sweep(folder)
 
 
+def require_undamaged(folder: str | Path) -> None:
+    """Checks every byte of a checkpoint, whatever model it is of.
+
+    Args:
+      folder: What `save` wrote.
+
+    Raises:
+      SettingsError: If the folder is no path.
+      TableError: If files are missing, cut off or altered.
+    """
+    folder = _whole_one(folder)
+    for part in _parts(folder):
+        table_files.read_arrays(part, table_files.read_manifest(part))
+
+
 def steps(folder: str | Path, params: Tree) -> int:
     """The number of steps in a checkpoint. Compares the parameters' shapes with a model's, without reading them.
 
@@ -375,13 +390,20 @@ def _replaced(folder: Path) -> list[Path]:
 def _is_whole(folder: Path) -> bool:
     """Whether all files of a checkpoint are there, as long as they should be."""
     try:
-        dense = _facts(folder)
-        parts = [folder / _DENSE, *(folder / _table(number) for number in range(len(dense["tables"])))]
-        for part in parts:
+        for part in _parts(folder):
             table_files.check_files(part, table_files.read_manifest(part))
     except TableError:
         return False
     return True
+
+
+def _parts(folder: Path) -> list[Path]:
+    """The folders of a checkpoint: of the dense part, and of each table.
+
+    Raises:
+      TableError: If the dense part's manifest can't be read.
+    """
+    return [folder / _DENSE, *(folder / _table(number) for number in range(len(_facts(folder)["tables"])))]
 
 
 def _has_manifest(folder: Path) -> bool:

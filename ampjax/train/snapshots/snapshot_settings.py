@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ampjax.errors import SettingsError
-from ampjax.utils.setting_checks import a_path, at_least
+from ampjax.utils.setting_checks import a_path, at_least, one_interval
 
 
 @dataclass(frozen=True)
@@ -38,17 +37,7 @@ class Snapshots:
     def __post_init__(self) -> None:
         a_path("snapshots, `folder`", self.folder)
         at_least("keep", self.keep, 1)
-        if self.every_instances is not None:
-            at_least("every_instances", self.every_instances, 1)
-        seconds = self.every_seconds
-        if seconds is not None and (
-            isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0
-        ):
-            raise SettingsError("setting `every_seconds`", "a number above 0", f"{seconds!r}", "Change the setting.")
-        if seconds is not None and self.every_instances is not None:
-            raise SettingsError(
-                "snapshots", "`every_instances` or `every_seconds`", "both", "Leave one out: the other decides."
-            )
+        one_interval("every_instances", self.every_instances, self.every_seconds)
 
     @property
     def after_epochs(self) -> bool:
