@@ -86,6 +86,7 @@ class IndexSpace:
             # Messages carry fields of all spaces around: `w_n` of an outer sequence `w` is not that of an inner one.
             taken = {space.dimension for space in self.around()}
             taken |= {inner.dimension for space in self.around() for inner in space._inner.values()}
+            taken |= {inner.dimension for inner in self._below()}  # they have the field of this one's length, too
             name = dimension
             while name in taken and not is_ragged:
                 name = f"{name}_"
@@ -95,6 +96,10 @@ class IndexSpace:
     def around(self) -> list[IndexSpace]:
         """This space and those around it, from the inside."""
         return [self, *(self.parent.around() if self.parent else ())]
+
+    def _below(self) -> list[IndexSpace]:
+        """The spaces within this one."""
+        return [below for inner in self._inner.values() for below in (inner, *inner._below())]
 
     @property
     def carrier(self) -> IndexSpace:

@@ -115,6 +115,14 @@ def arrays_that_the_model_closes_over(p, s):
 CONSTANT = np.array([2.0, 3.0])
 
 
+def trees_in_leaves_of_trees(p, s):
+    def fold(leaf):
+        branch = lambda n, kids: jnp.tanh(amp.sum(kids) * p["a"])
+        return amp.fold_tree(leaf, branch, s["tree"])[1]
+
+    return amp.sum(amp.map(lambda word: jnp.sum(fold(lambda n: fold(lambda n: s["y"]))), s["words"]))
+
+
 @pytest.mark.parametrize(
     "model",
     [
@@ -132,6 +140,7 @@ CONSTANT = np.array([2.0, 3.0])
         weights_of_instances,
         taken_where_it_is_there,
         arrays_that_the_model_closes_over,
+        trees_in_leaves_of_trees,
     ],
     ids=lambda model: model.__name__,
 )
