@@ -264,7 +264,7 @@ for run in (enough, held):
 # %% [markdown]
 # **Stash.** With `weights="stashed"` the adjoint uses the parameters of the forward pass. The gradient is then that of a function that existed at one time, if not at this one.
 #
-# **Take shorter steps.** `ampjax.optim.staleness_remedies.scale_by_staleness` divides an update by one plus the staleness of its gradients. A node's optimizer is told the staleness, so any optax transform can use it.
+# **Take shorter steps.** `ampjax.optim.scale_by_staleness` divides an update by one plus the staleness of its gradients. A node's optimizer is told the staleness, so any optax transform can use it.
 
 #
 # All of them with 16 batches in flight, more than the workers need:

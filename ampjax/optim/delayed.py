@@ -1,0 +1,207 @@
+"""Delay on demand: an optax transform that applies each gradient some updates after it was computed.
+
+So staleness can be studied with any model, in plain JAX and on one device: what a pipeline or an asynchronous cluster would do to training is
+set by a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from ampjax.errors import SettingsError
+from ampjax.optim.transform import transform
+
+Tree = Any
+
+
+@dataclass(frozen=True)
+class RandomDelay:
+    """A delay that is drawn anew for each update.
+
+    Args:
+      probabilities: That of each delay 0, 1, 2, ...; they need not add up to one.
+      seed: Of the draws.
+
+    Raises:
+      SettingsError: If there are none, or one is negative, or all are zero.
+    """
+
+    probabilities: tuple[float, ...]
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "probabilities", tuple(float(p) for p in self.probabilities))
+        if not self.probabilities or min(self.probabilities) < 0 or not 0 < sum(self.probabilities) < float("inf"):
+            expected = "probabilities of the delays 0, 1, 2, ..., not negative, not all zero"
+            raise SettingsError("RandomDelay", expected, f"{self.probabilities}", "Give one for each delay.")
+
+    @classmethod
+    def uniform(cls, most: int, seed: int = 0) -> RandomDelay:
+        """Every delay from 0 to `most` as often.
+
+        Args:
+          most: The largest delay.
+          seed: Of the draws.
+        """
+        return cls((1.0,) * (_checked(most) + 1), seed)
+
+    @property
+    def most(self) -> int:
+        """The largest delay."""
+        return len(self.probabilities) - 1
+
+
+class DelayedState(NamedTuple):
+    """What `delayed` keeps.
+
+    Attributes:
+      step: Gradients that have come.
+      version: Updates that have been made.
+      versions: `[delay + 1]`: how many had been made when each kept gradient came.
+      staleness: `[delay + 1]`: the staleness that each of them had already.
+      gradients: Like the parameters, with a leading axis `delay + 1`.
+      key: For draws; None where there are none.
+      inner: The state of the transform.
+    """
+
+    step: jax.Array
+    version: jax.Array
+    versions: jax.Array
+    staleness: jax.Array
+    gradients: Tree
+    key: jax.Array | None
+    inner: Any
+
+
+def delayed(
+    tx: optax.GradientTransformation,
+    delay: int | RandomDelay | Mapping[str, Any] | Sequence[Any],
+    sync_updates: int = 0,
+) -> optax.GradientTransformationExtraArgs:
+    """Applies each gradient some updates after it was computed: `w[t+1] = w[t] + tx(g(w[t - delay]))`.
+
+    It is the model of delayed gradients that analyses of asynchronous and pipelined training use: a gradient is that of the parameters as
+    they were (forward and backward pass, as with stashed weights). A queue in the state keeps the gradients that are on their way. As long as
+    the first has not arrived nothing changes, the state of `tx` neither. With a delay of 0 the updates have the same bits as those of `tx`.
+    A delay of 1 everywhere is PipeDream-2BW (Narayanan et al. 2021, arXiv 2006.09503, equation in §3.1).
+
+    The transform is told each gradient's `staleness`, as nodes of AMP tell it: the updates that were made since it was computed (and what
+    came in as `staleness`, if that does: a node may delay its gradients further). Remedies use it.
+
+    Memory: `delay + 1` copies of the gradient.
+
+    Args:
+      tx: An optax transform.
+      delay: Updates between a gradient and its application. A number for all parameters; or a tree of numbers like the parameters or like
+        their upper levels, `{"embed": 3, "output": 0}`, whose parts are then updated apart, each by a `tx` of its own (`stage_delays` makes
+        one for a pipeline); or a `RandomDelay`: at each step one is drawn, and the gradient of so many steps ago is applied, so that some
+        are applied twice and some never.
+      sync_updates: So many updates at the beginning have no delay: PipeMare's T3 (Yang et al. 2021, arXiv 1910.05124, §3.3), a
+        synchronous warm-up.
+
+    Returns:
+      A transform whose state keeps the queue.
+
+    Raises:
+      SettingsError: If a delay is no whole number of at least 0.
+
+    >>> tx = delayed(optax.sgd(1.0), 1)
+    >>> params, state = jnp.array(0.0), tx.init(jnp.array(0.0))
+    >>> for gradient in (1.0, 10.0, 100.0):
+    ...     update, state = tx.update(jnp.array(gradient), state, params)
+    ...     print(float(update))
+    0.0
+    -1.0
+    -10.0
+    """
+    sync = _checked(sync_updates, "delayed, `sync_updates`")
+    if isinstance(delay, RandomDelay) or not isinstance(delay, (Mapping, list, tuple)):
+        return _delayed(tx, delay if isinstance(delay, RandomDelay) else _checked(delay), sync)
+    delays = jax.tree.map(_checked, delay)
+    each: dict[Any, Any] = {str(one): _delayed(tx, one, sync) for one in sorted(set(jax.tree.leaves(delays)))}
+
+    def labels(params: Tree) -> Tree:
+        return jax.tree.map(lambda one, part: jax.tree.map(lambda _: str(one), part), delays, params)
+
+    return optax.with_extra_args_support(optax.partition(each, labels))
+
+
+def stage_delays(stages: Sequence[str]) -> dict[str, int]:
+    """The delays of a pipeline's parts: `P - 1 - s` for stage `s` of `P`, so that the last has none (PipeDream; PipeMare, §2).
+
+    Args:
+      stages: Keys of the parameters, in the order in which an example passes them.
+
+    >>> stage_delays(["embed", "hidden", "output"])
+    {'embed': 2, 'hidden': 1, 'output': 0}
+    """
+    return {name: len(stages) - 1 - number for number, name in enumerate(stages)}
+
+
+def _delayed(tx: optax.GradientTransformation, delay: int | RandomDelay, sync: int) -> Any:
+    own = optax.with_extra_args_support(tx)
+    most = delay.most if isinstance(delay, RandomDelay) else delay
+    if most == 0:
+        return _never_stale(own)
+
+    def init(params: Tree) -> DelayedState:
+        zero = jnp.zeros((), jnp.int32)
+        gradients = jax.tree.map(lambda p: jnp.zeros((most + 1, *jnp.shape(p)), jnp.result_type(p)), params)
+        key = jax.random.key(delay.seed) if isinstance(delay, RandomDelay) else None
+        slots = jnp.zeros(most + 1, jnp.int32), jnp.zeros(most + 1, jnp.float32)
+        return DelayedState(zero, zero, *slots, gradients, key, own.init(params))
+
+    def update(updates: Tree, state: DelayedState, params: Tree = None, *, staleness: Any = 0.0, **extra: Any) -> Any:
+        put = state.step % (most + 1)
+        gradients = jax.tree.map(lambda kept, new: kept.at[put].set(new), state.gradients, updates)
+        versions, stale = state.versions.at[put].set(state.version), state.staleness.at[put].set(staleness)
+        key, drawn = _draw(delay, state.key, state.step)
+        age = jnp.where(state.version < sync, 0, drawn)
+        take = (state.step - age) % (most + 1)
+
+        def apply(inner: Any) -> tuple[Tree, Any]:
+            due = jax.tree.map(lambda kept: kept[take], gradients)
+            total = stale[take] + (state.version - versions[take]).astype(jnp.float32)
+            return own.update(due, inner, params, staleness=total, **extra)
+
+        def wait(inner: Any) -> tuple[Tree, Any]:
+            made = jax.eval_shape(apply, inner)
+            return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), made[0]), inner
+
+        arrived = state.step >= age
+        made, inner = jax.lax.cond(arrived, apply, wait, state.inner)
+        now = DelayedState(
+            state.step + 1, state.version + arrived.astype(jnp.int32), versions, stale, gradients, key, inner
+        )
+        return made, now
+
+    return transform(init, update)
+
+
+def _never_stale(own: Any) -> Any:
+    """A transform that is told a staleness of 0 where it is told none."""
+
+    def update(updates: Tree, state: Any, params: Tree = None, *, staleness: Any = 0.0, **extra: Any) -> Any:
+        return own.update(updates, state, params, staleness=staleness, **extra)
+
+    return transform(own.init, update)
+
+
+def _draw(delay: int | RandomDelay, key: Any, step: jax.Array) -> tuple[Any, jax.Array]:
+    if not isinstance(delay, RandomDelay):
+        return None, jnp.asarray(delay, jnp.int32)
+    logits = jnp.log(jnp.asarray(delay.probabilities))
+    return key, jax.random.categorical(jax.random.fold_in(key, step), logits).astype(jnp.int32)
+
+
+def _checked(delay: Any, where: str = "delayed, `delay`") -> int:
+    if isinstance(delay, bool) or not hasattr(delay, "__index__") or int(delay) < 0:
+        fix = "Give 0 for none; `RandomDelay` draws delays."
+        raise SettingsError(where, "whole numbers of at least 0", f"{delay!r}", fix)
+    return int(delay)

@@ -1,0 +1,102 @@
+"""Adam in a rotated basis, in which the Hessian is nearly diagonal: delays harm it less there."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from ampjax.errors import SettingsError
+from ampjax.optim.transform import transform
+
+Tree = Any
+
+
+class RotationState(NamedTuple):
+    """What `scale_by_rotated_adam` keeps.
+
+    Attributes:
+      count: Updates so far.
+      mu: The moving mean of gradients, in the parameters' own basis.
+      nu: That of squares, in the rotated basis.
+      sides: For each parameter the moving means of `G Gᵀ` and `Gᵀ G`, and their eigenvectors; empty for one that is no matrix.
+    """
+
+    count: jax.Array
+    mu: Tree
+    nu: Tree
+    sides: list[Any]
+
+
+def scale_by_rotated_adam(
+    b1: float = 0.95, b2: float = 0.99, eps: float = 1e-8, every: int = 10
+) -> optax.GradientTransformationExtraArgs:
+    """Adam, whose second moments are those of the gradient in the basis of its own covariances' eigenvectors.
+
+    The rule of SOAP (Vyas et al. 2024, arXiv 2409.11321, algorithm 3). Adam tolerates delays where the Hessian is diagonal in the basis of the
+    parameters, and oscillates where it is not; in the rotated basis it nearly is ("basis rotation" for asynchronous pipelines, ICML 2026, uses
+    this rule under delay). For a matrix gradient G: `L`, `R` are moving means of `G Gᵀ` and `Gᵀ G` with eigenvectors `U`, `V`, renewed every
+    few updates; `N` is the moving mean of the squares of `Uᵀ G V`; the step is `U ((Uᵀ M V) / (√N̂ + eps)) Vᵀ` with the moving mean
+    `M` of G. Other parameters get Adam. It needs no staleness. Put `optax.scale(-learning_rate)` behind it.
+
+    Memory: Adam's, and for a matrix `[m, n]` another `2 m² + 2 n²`.
+
+    Args:
+      b1: The decay of the mean of gradients.
+      b2: That of squares and covariances.
+      eps: Added to the root.
+      every: Updates between two decompositions.
+
+    Raises:
+      SettingsError: If a decay is outside [0, 1), or `every` below 1.
+    """
+    if not (0 <= b1 < 1 and 0 <= b2 < 1 and every >= 1):
+        raise SettingsError(
+            "scale_by_rotated_adam", "decays in [0, 1), `every` >= 1", f"{b1}, {b2}, {every}", "Change them."
+        )
+
+    def init(params: Tree) -> RotationState:
+        mu, nu = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))
+        return RotationState(jnp.zeros((), jnp.int32), mu, nu, [_no_sides(p) for p in jax.tree.leaves(params)])
+
+    def update(grads: Tree, state: RotationState, params: Tree = None, **extra: Any) -> tuple[Tree, RotationState]:
+        del params, extra
+        count = jnp.asarray(optax.safe_increment(state.count))
+        leaves, structure = jax.tree.flatten(grads)
+        made = []
+        for g, m, v, sides in zip(leaves, *map(jax.tree.leaves, (state.mu, state.nu)), state.sides, strict=True):
+            mean = b1 * m + (1 - b1) * g
+            sides = _renewed(sides, g, b2, (count - 1) % every == 0)
+            square = b2 * v + (1 - b2) * _rotated(sides, g) ** 2
+            step = (_rotated(sides, mean) / (1 - b1**count)) / (jnp.sqrt(square / (1 - b2**count)) + eps)
+            made.append((_rotated(sides, step, back=True).astype(g.dtype), mean, square, sides))
+        updates, mu, nu = (structure.unflatten([parts[i] for parts in made]) for i in range(3))
+        return updates, RotationState(count, mu, nu, [parts[3] for parts in made])
+
+    return transform(init, update)
+
+
+def _no_sides(param: jax.Array) -> Any:
+    if jnp.ndim(param) != 2:
+        return ()
+    return tuple((jnp.zeros((n, n), param.dtype), jnp.eye(n, dtype=param.dtype)) for n in param.shape)
+
+
+def _renewed(sides: Any, g: jax.Array, decay: float, is_due: jax.Array) -> Any:
+    """The covariances with a gradient, and their eigenvectors where they are due."""
+    if not sides:
+        return sides
+    covariances = [decay * old + (1 - decay) * new for (old, _), new in zip(sides, (g @ g.T, g.T @ g), strict=True)]
+    return tuple(
+        (covariance, jax.lax.cond(is_due, lambda c, _: jnp.linalg.eigh(c)[1], lambda _, kept: kept, covariance, basis))
+        for covariance, (_, basis) in zip(covariances, sides, strict=True)
+    )
+
+
+def _rotated(sides: Any, x: jax.Array, back: bool = False) -> jax.Array:
+    if not sides:
+        return x
+    left, right = sides[0][1], sides[1][1]
+    return left @ x @ right.T if back else left.T @ x @ right

@@ -1,0 +1,39 @@
+"""Gradients that are too stale are left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from ampjax.errors import SettingsError
+from ampjax.optim.remedies.staleness_of import staleness_of
+from ampjax.optim.transform import transform
+
+
+def bounded_staleness(tx: optax.GradientTransformation, most: float) -> optax.GradientTransformationExtraArgs:
+    """Leaves gradients out whose staleness is above a bound: neither parameters nor the transform's state change.
+
+    Stale synchronous parallel training (Ho et al. 2013) makes fast workers wait in place of that: in AMP that is
+    `Trainer(max_active_keys=...)`. Memory: none.
+
+    Args:
+      tx: The transform of those that are fresh enough.
+      most: The largest staleness that is used.
+
+    Raises:
+      SettingsError: If the bound is negative.
+    """
+    if not most >= 0:
+        raise SettingsError("bounded_staleness, `most`", "at least 0", f"{most}", "0 uses fresh gradients only.")
+    own = optax.with_extra_args_support(tx)
+
+    def update(updates: Any, state: Any, params: Any = None, *, staleness: Any = None, **extra: Any) -> tuple[Any, Any]:
+        is_fresh = staleness_of("bounded_staleness", staleness) <= most
+        made, new = own.update(updates, state, params, staleness=staleness, **extra)
+        made = jax.tree.map(lambda u: jnp.where(is_fresh, u, jnp.zeros_like(u)), made)
+        return made, jax.tree.map(lambda a, b: jnp.where(is_fresh, a, b), new, state)
+
+    return transform(own.init, update)

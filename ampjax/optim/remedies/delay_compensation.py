@@ -1,0 +1,87 @@
+"""Delay compensation: a first-order guess at what a stale gradient would be at the parameters of now."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from ampjax.errors import SettingsError
+from ampjax.optim.remedies.staleness_of import staleness_of
+from ampjax.optim.transform import transform
+
+Tree = Any
+
+
+class CompensationState(NamedTuple):
+    """What `compensate_delay` keeps.
+
+    Attributes:
+      step: Updates so far.
+      history: The parameters before each of the last `most + 1` updates, along a leading axis.
+      mean_square: The moving mean of squared gradients; None where the scale is constant.
+    """
+
+    step: jax.Array
+    history: Tree
+    mean_square: Tree
+
+
+def compensate_delay(
+    scale: float = 1.0, most: int = 16, adaptive: bool = False, decay: float = 0.95
+) -> optax.GradientTransformationExtraArgs:
+    """Adds `scale · g² · (w - w_stale)` to each gradient `g`: DC-ASGD (Zheng et al. 2017, arXiv 1609.08326, equation 10).
+
+    The product of a gradient with itself stands for the diagonal of the Hessian, so that the sum is a Taylor expansion of the gradient at the
+    parameters `w` of now around those that it was computed with. Put it first in an `optax.chain`. The transform keeps the parameters of the
+    last updates and takes those of `staleness` updates ago (rounded), so it needs nothing more from whoever calls it.
+
+    Memory: `most + 1` copies of the parameters, and one more if it is adaptive.
+
+    Args:
+      scale: λ of the paper.
+      most: The largest staleness; older gradients are compensated as if they had this one.
+      adaptive: Divides the scale by the root of a moving mean of squared gradients: DC-ASGD-a (ibid., equation 14).
+      decay: Of that mean.
+
+    Returns:
+      A transform whose `update` takes `staleness` and the parameters.
+
+    Raises:
+      SettingsError: If a setting is out of its range.
+
+    >>> tx = compensate_delay(scale=1.0)
+    >>> old, now = jnp.array(0.0), jnp.array(2.0)
+    >>> _, state = tx.update(jnp.array(1.0), tx.init(old), old, staleness=0)
+    >>> gradient, _ = tx.update(jnp.array(3.0), state, now, staleness=1)
+    >>> float(gradient)  # 3 + 3² · (2 - 0)
+    21.0
+    """
+    if scale < 0 or most < 0 or not 0 <= decay < 1:
+        expected = "`scale` and `most` of at least 0, `decay` in [0, 1)"
+        raise SettingsError("compensate_delay", expected, f"{scale}, {most}, {decay}", "Change the setting.")
+
+    def init(params: Tree) -> CompensationState:
+        history = jax.tree.map(lambda p: jnp.broadcast_to(p, (most + 1, *jnp.shape(p))) + jnp.zeros_like(p), params)
+        mean_square = jax.tree.map(jnp.zeros_like, params) if adaptive else None
+        return CompensationState(jnp.zeros((), jnp.int32), history, mean_square)
+
+    def update(
+        grads: Tree, state: CompensationState, params: Tree = None, *, staleness: Any = None, **extra: Any
+    ) -> Any:
+        if params is None:
+            raise SettingsError("`compensate_delay`, update", "the parameters", "None", "Pass them to `tx.update`.")
+        put = state.step % (most + 1)
+        history = jax.tree.map(lambda kept, p: kept.at[put].set(p), state.history, params)
+        age = jnp.round(jnp.clip(staleness_of("compensate_delay", staleness), 0, most)).astype(jnp.int32)
+        stale = jax.tree.map(lambda kept: kept[(state.step - age) % (most + 1)], history)
+        mean_square, by = None, jax.tree.map(lambda g: scale, grads)
+        if adaptive:
+            mean_square = jax.tree.map(lambda m, g: decay * m + (1 - decay) * g * g, state.mean_square, grads)
+            by = jax.tree.map(lambda m: scale / jnp.sqrt(m + 1e-7), mean_square)
+        made = jax.tree.map(lambda g, b, p, s: (g + b * g * g * (p - s)).astype(g.dtype), grads, by, params, stale)
+        return made, CompensationState(state.step + 1, history, mean_square)
+
+    return transform(init, update)

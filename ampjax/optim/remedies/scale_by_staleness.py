@@ -1,0 +1,110 @@
+"""Shorter steps for stale gradients: the learning rate, or the gradient, is divided by something that grows with staleness."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from ampjax.errors import SettingsError
+from ampjax.optim.remedies.staleness_of import staleness_of
+from ampjax.optim.transform import transform
+
+
+def scale_by_staleness(exponent: float = 1.0) -> optax.GradientTransformationExtraArgs:
+    """Divides updates by `(1 + staleness) ** exponent`: old gradients take shorter steps.
+
+    The idea of staleness-aware asynchronous SGD (Zhang et al. 2016, arXiv 1511.05950), whose learning rate is divided by the
+    staleness; the one added keeps fresh gradients whole. Staleness is as in `ampjax`: updates that the node has made between
+    a message's forward pass and its adjoint, averaged over the accumulated rows. Put it last in an `optax.chain`: transforms
+    that normalise, Adam for one, undo a scaling that comes before them. Memory: none.
+
+    Args:
+      exponent: How fast steps become shorter; 0 leaves them.
+
+    Returns:
+      A transform whose `update` takes `staleness`, a float scalar, as an extra argument; a `SettingsError` without it.
+
+    Raises:
+      SettingsError: If the exponent is negative.
+
+    >>> tx = optax.chain(optax.sgd(1.0), scale_by_staleness())
+    >>> updates, _ = tx.update({"w": jnp.array(6.0)}, tx.init({"w": jnp.array(0.0)}), staleness=2.0)
+    >>> float(updates["w"])
+    -2.0
+    """
+    _require("scale_by_staleness, `exponent`", exponent, exponent >= 0)
+    return _scaled("scale_by_staleness", lambda staleness: (1 + staleness) ** -exponent)
+
+
+def anneal_by_staleness(n_updates: int) -> optax.GradientTransformationExtraArgs:
+    """Divides updates by the staleness at first and by less and less later: PipeMare's T1.
+
+    Yang et al. 2021, arXiv 1910.05124, §3.1: the learning rate is divided by `staleness ** (1 - min(step / n_updates, 1))`. A staleness below
+    1 divides by 1. Put it last in an `optax.chain`. Memory: a counter.
+
+    Args:
+      n_updates: Updates until the learning rate is whole: about a quarter of the first phase of its schedule, say the authors.
+
+    Raises:
+      SettingsError: If it is below 1.
+    """
+    _require("anneal_by_staleness, `n_updates`", n_updates, n_updates >= 1)
+
+    def init(params: Any) -> optax.ScaleByScheduleState:
+        return optax.ScaleByScheduleState(jnp.zeros((), jnp.int32))
+
+    def update(updates: Any, state: Any, params: Any = None, *, staleness: Any = None, **extra: Any) -> tuple[Any, Any]:
+        del params, extra
+        exponent = 1 - jnp.minimum(state.count / n_updates, 1.0)
+        by = jnp.maximum(staleness_of("anneal_by_staleness", staleness), 1.0) ** -exponent
+        return _times(updates, by), optax.ScaleByScheduleState(optax.safe_increment(state.count))
+
+    return transform(init, update)
+
+
+def damp_by_staleness(rate: float = 0.1, cutoff: float = 32.0) -> optax.GradientTransformationExtraArgs:
+    """Multiplies gradients by `cos²(π/2 · min(staleness / cutoff, 1)) · exp(-rate · staleness)`, before moments are made of them.
+
+    It is the damping of CGAD, which its authors use for the pseudo-gradients of asynchronous DiLoCo (arXiv 2605.09126, abstract: an
+    exponential and a cosine that is zero from a cutoff on). Put it *before* Adam in an `optax.chain`, so that both of its moments see the
+    damped gradient; with a staleness of 0 that is Adam. Memory: none.
+
+    Args:
+      rate: Of the exponential, by update.
+      cutoff: The staleness from which on gradients are ignored.
+
+    Raises:
+      SettingsError: If the rate is negative, or the cutoff not above 0.
+    """
+    _require("damp_by_staleness, `rate`", rate, rate >= 0)
+    _require("damp_by_staleness, `cutoff`", cutoff, cutoff > 0)
+
+    def scale(staleness: jax.Array) -> jax.Array:
+        cosine = jnp.cos(jnp.pi / 2 * jnp.minimum(staleness / cutoff, 1.0))
+        return jnp.where(staleness >= cutoff, 0.0, cosine**2) * jnp.exp(-rate * staleness)
+
+    return _scaled("damp_by_staleness", scale)
+
+
+def _scaled(name: str, scale: Callable[[jax.Array], jax.Array]) -> optax.GradientTransformationExtraArgs:
+    """Updates times a function of staleness."""
+
+    def update(updates: Any, state: Any, params: Any = None, *, staleness: Any = None, **extra: Any) -> tuple[Any, Any]:
+        del params, extra
+        return _times(updates, scale(staleness_of(name, staleness))), state
+
+    return transform(optax.init_empty_state, update)
+
+
+def _times(updates: Any, by: jax.Array) -> Any:
+    return jax.tree.map(lambda u: (u * by).astype(jnp.result_type(u)), updates)
+
+
+def _require(where: str, value: float, holds: bool) -> None:
+    if not holds or not math.isfinite(value):
+        raise SettingsError(where, "a number in its range", f"{value}", "See the docstring for what it can be.")

@@ -1,0 +1,26 @@
+"""The staleness that a remedy is told, or an error that says who tells it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ampjax.errors import SettingsError
+
+
+def staleness_of(remedy: str, staleness: Any) -> jax.Array:
+    """Gives the staleness of a gradient as a float32 scalar.
+
+    Args:
+      remedy: Who asks.
+      staleness: The extra argument, or None if there was none.
+
+    Raises:
+      SettingsError: If there was none.
+    """
+    if staleness is None:
+        fix = "Nodes of a graph pass it, and `ampjax.optim.delayed`; else pass it to `tx.update`."
+        raise SettingsError(f"`{remedy}`, update", "the extra argument `staleness`", "none", fix)
+    return jnp.asarray(staleness, jnp.float32)
