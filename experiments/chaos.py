@@ -28,6 +28,7 @@ from ampjax.drivers.cost import FlopsCost
 from ampjax.errors import SettingsError
 from ampjax.trace.journal import digest
 from ampjax.train.history import History
+from ampjax.train.snapshots.fit_place import FitPlace
 from ampjax.utils.text_tables import compact
 from experiments.common import start_up
 from experiments.list_reduction import ListReductionOptions, tasks
@@ -258,9 +259,9 @@ def _time_snapshots(trainer: amp.Trainer, times: list[float]) -> None:
     assert trainer.keeper is not None
     take = trainer.keeper.take
 
-    def timed(*args: Any) -> None:
+    def timed(place: FitPlace, history: History) -> None:
         began = time.perf_counter()
-        take(*args)
+        take(place, history)
         times.append(time.perf_counter() - began)
 
     trainer.keeper.take = timed

@@ -99,7 +99,7 @@ def changed(was: Mapping[str, Any], now: Mapping[str, Any], free: Sequence[str])
       Its name, what it was and what it is; None if nothing differs.
     """
     for part in now:
-        for name, before, after in _pairs(was[part], now[part]):
+        for name, before, after in _pairs(was.get(part), now[part]):
             if before != after and name not in free:
                 return f"{part}{name and f', {name}'}", before, after
     return None

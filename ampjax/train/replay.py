@@ -71,7 +71,7 @@ def replay(
     history, session = History(), trainer.session
     data, held_out = session.train_and_valid(train, valid)
     start = provenance_of(session)
-    run, place = begin_fit(session, trainer.keeper, data, held_out, history, resume, is_recorded=True)
+    run, place = begin_fit(session, trainer.keeper, data, held_out, history, resume, recording="decisions")
     run.cuts = Cuts(recording.header.get("cut every"), session.settings.flush_every or 1)
     with Reporter(progress) as run.reporter:
         blocking(follow(recording, run, [bind(callback, trainer) for callback in callbacks], start, place))

@@ -248,9 +248,8 @@ class Trainer:
             raise SettingsError("fit, `epochs`", "at least 1", f"{epochs}", "Train for one epoch or more.")
         history = history if history is not None else History(settings=dict(label or {}))
         data, held_out = self.session.train_and_valid(train, valid)
-        run, place = begin_fit(
-            self.session, self.keeper, data, held_out, history, resume, is_recorded=record is not None
-        )
+        part = None if record is None else "bytes"
+        run, place = begin_fit(self.session, self.keeper, data, held_out, history, resume, recording=part)
         with Reporter(progress) as run.reporter, recorded(run, record, epochs, place):
             run.trace = trace
             await run.run(epochs, [partial(callback, self) for callback in callbacks])

@@ -23,7 +23,7 @@ def begin_fit(
     history: History,
     resume: bool,
     *,
-    is_recorded: bool,
+    recording: str | None = None,
 ) -> tuple[FitRun, Mapping[str, Any] | None]:
     """Makes a fit.
 
@@ -34,7 +34,7 @@ def begin_fit(
       valid: Validation instances, or None.
       history: Gets a record of each epoch.
       resume: Whether to go on from the newest whole snapshot.
-      is_recorded: Whether its decisions are recorded, or those of a recording.
+      recording: As for `Keeper.begin`.
 
     Returns:
       The fit, and where its recording was when the snapshot was taken; None if there was none.
@@ -48,10 +48,10 @@ def begin_fit(
             fix = "Make the trainer with `snapshot=folder`."
             raise SettingsError("fit, `resume`", "a trainer with snapshots", "one without", fix)
         return FitRun(session=session, data=data, valid=valid, history=history, reporter=SILENT), None
-    if is_recorded and keeper.when.every_seconds is not None:
+    if recording is not None and keeper.when.every_seconds is not None:
         fix = "Count instances: a recording does not know this machine's clock."
         raise SettingsError("setting `every_seconds`", "`every_instances` with a recording", "both", fix)
-    place, recording = keeper.begin(resume, history)
+    place, in_recording = keeper.begin(resume, history, recording)
     cuts = Cuts(keeper.when.every_instances, session.settings.flush_every or 1)
     fit = FitRun(
         session=session,
@@ -63,4 +63,4 @@ def begin_fit(
         place=place,
         keeper=keeper,
     )
-    return fit, recording
+    return fit, in_recording

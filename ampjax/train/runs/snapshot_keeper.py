@@ -22,6 +22,9 @@ from ampjax.train.runs.session import Session
 from ampjax.train.snapshots.fit_place import FitPlace
 from ampjax.train.snapshots.snapshot_settings import Snapshots
 
+FORMAT = 1
+"""Of the notes."""
+
 FREE = ("run_ahead", "compile_ahead", "check")
 """Settings that may be others in a run that goes on: they change no decision."""
 
@@ -51,12 +54,15 @@ class Keeper:
         self._last_s = time.monotonic()
         self.recording: Callable[[], Mapping[str, Any]] | None = None
 
-    def begin(self, resume: bool, history: History) -> tuple[FitPlace | None, Mapping[str, Any] | None]:
+    def begin(
+        self, resume: bool, history: History, recording: str | None = None
+    ) -> tuple[FitPlace | None, Mapping[str, Any] | None]:
         """Begins a fit, or goes on with one where its newest whole snapshot was taken.
 
         Args:
           resume: Whether to go on, if there is a snapshot.
           history: Gets the epochs until then.
+          recording: What must be known of the place in a recording: `bytes` if it is written, `decisions` if it is followed, None without.
 
         Returns:
           Where the fit goes on, and where its recording was; None for either that there is none of.
@@ -82,10 +88,10 @@ class Keeper:
             return None, None
         store, updates, position = session.executor.store, session.scheduler.updates, session.position
         saved = self._series.read(partial(checkpoint.read, store=store, updates=updates, position=position))
+        fit = None if saved is None else self._checked(saved, recording)
         self._is_own = True
-        if saved is None:
+        if saved is None or fit is None:
             return None, None
-        fit = self._checked(saved)
         checkpoint.apply(saved, store, updates, position)
         session.scheduler.counts.resume(fit["counts"])
         session.executor.losses.resume(fit["losses"])
@@ -93,6 +99,11 @@ class Keeper:
         history.epochs[:] = [Epoch(**epoch) for epoch in fit["epochs"]]
         history.resumed[:] = fit["resumed"]
         return place, fit["recording"]
+
+    @property
+    def _identity(self) -> dict[str, Any]:
+        """What must be the same in a fit that goes on."""
+        return {"format": FORMAT, **identity(self._session.plan, self._session.settings)}
 
     @property
     def is_late(self) -> bool:
@@ -112,7 +123,7 @@ class Keeper:
         """
         session = self._session
         fit = {
-            **identity(session.plan, session.settings),
+            **self._identity,
             "place": asdict(place),
             "counts": session.scheduler.counts.state(),
             "losses": session.executor.losses.state(),
@@ -125,21 +136,24 @@ class Keeper:
         self._series.write(number, lambda folder: checkpoint.save(folder, store, updates, position, fit))
         self._last_s = time.monotonic()
 
-    def _checked(self, saved: checkpoint.Saved) -> Mapping[str, Any]:
+    def _checked(self, saved: checkpoint.Saved, recording: str | None) -> Mapping[str, Any]:
         """The fit's notes.
 
         Raises:
-          DataError: If there are none, or they are of another graph or other settings.
+          DataError: If there are none, or they are of another graph or other settings, or without the place in a recording.
         """
         fit, where = saved.fit, f"snapshots, `{self._series.folder}`"
         if fit is None:
             fix = "Read it by `Trainer.restore`, or give another folder."
             raise DataError(where, "what a fit has written", "what `Trainer.save` has", fix)
-        difference = changed(fit, identity(self._session.plan, self._session.settings), FREE)
+        difference = changed(fit, self._identity, FREE)
         if difference is not None:
             part, was, now = difference
             fix = "Resume with the graph, workers and settings of the run that was killed."
             raise DataError(f"{where}, {part}", f"{was!r:.80}", f"{now!r:.80}", fix)
+        if recording is not None and recording not in (fit["recording"] or {}):
+            fix = "Resume without `record`: a recording must begin where its run does."
+            raise DataError(f"{where}, recording", f"a place, in {recording}", f"{fit['recording']}", fix)
         return fit
 
     def __repr__(self) -> str:

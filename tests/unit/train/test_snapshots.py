@@ -109,6 +109,19 @@ def test_more_epochs_than_before(tmp_path, whole):
     assert go_on(tmp_path, whole).resumed == [{"epoch": 3, "instances": 0}]
 
 
+def test_an_interrupted_fit_goes_on_in_the_same_trainer(tmp_path, whole):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    one = resumed.trainer(tmp_path, **VIRTUAL)
+    run = one.session.executor.run
+    resumed.kill_at(one, 28, interrupt)
+    assert resumed.fit(one).interrupted
+    one.session.executor.run = run
+    history = resumed.fit(one, resume=True)
+    resumed.require_same(whole[0], one, (whole[1], history))
+
+
 def test_a_callback_has_ended_it(tmp_path):
     def stop(trainer, epoch):
         return epoch.epoch == 2
@@ -198,6 +211,13 @@ def test_a_recording_goes_on(tmp_path):
     told = amp.replay(file, half, resumed.Drawn(), resumed.Drawn(4), progress=False, resume=True)
     assert told.resumed
     resumed.require_same(one, half, (history, told))
+
+
+def test_a_run_that_was_not_recorded(tmp_path):
+    assert resumed.killed(resumed.trainer(tmp_path / "run"), 28)
+    with pytest.raises(DataError, match=r"a place, in bytes, got None\. Resume without `record`"):
+        resumed.fit(resumed.trainer(tmp_path / "run"), resume=True, record=tmp_path / "run.trace")
+    assert not (tmp_path / "run.trace").exists()
 
 
 def test_another_recording(tmp_path):
