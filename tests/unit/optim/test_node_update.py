@@ -141,7 +141,7 @@ def test_staleness_is_dropped_by_transforms_that_take_none():
 
 
 def test_staleness_must_be_given():
-    with pytest.raises(TypeError, match="staleness"):
+    with pytest.raises(SettingsError, match="expected the extra argument `staleness`"):
         scale_by_staleness().update(1.0, optax.EmptyState())
 
 
