@@ -9,3 +9,22 @@ from ampjax.cluster.wire.memory_channel import memory_pair
 from ampjax.cluster.wire.message import Message
 from ampjax.cluster.wire.zmq_channel import Patience
 from ampjax.cluster.wire.zmq_wire import Keys, Wire, new_keys
+
+__all__ = [
+    "Channel",
+    "Host",
+    "HostContext",
+    "HostOptions",
+    "Hosts",
+    "Keys",
+    "LocalLauncher",
+    "Message",
+    "Patience",
+    "RayLauncher",
+    "Window",
+    "Wire",
+    "memory_pair",
+    "new_keys",
+    "spawn",
+    "wait_any",
+]

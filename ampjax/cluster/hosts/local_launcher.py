@@ -69,7 +69,7 @@ class LocalProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
+                env=host_environment(environment),
                 start_new_session=True,  # Ctrl-C in a terminal is for the driver alone
             )
         )
@@ -90,10 +90,11 @@ class LocalProcess:
     def _read(self, name: str, log: Callable[[str], None]) -> None:
         stream = self._process.stdout
         assert stream is not None
-        for line in stream:
-            text = line.decode(errors="replace").rstrip("\n")
-            self._tail.append(text)
-            log(f"[{name}] {text}")
+        with stream:
+            for line in stream:
+                text = line.decode(errors="replace").rstrip("\n")
+                self._tail.append(text)
+                log(f"[{name}] {text}")
         self._process.wait()  # so that others see at once that it is gone
 
     def ending(self) -> str | None:
@@ -121,6 +122,15 @@ class LocalProcess:
     def log_tail(self) -> Sequence[str]:
         """See `Started.log_tail`."""
         return list(self._tail)
+
+
+def host_environment(more: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process on this machine: this one's, and what it needs besides.
+
+    Args:
+      more: What it needs besides.
+    """
+    return {**os.environ, "PYTHONUNBUFFERED": "1", **more}
 
 
 def _print(line: str) -> None:

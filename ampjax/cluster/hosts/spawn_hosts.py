@@ -14,7 +14,7 @@ from ampjax.cluster.hosts.host_context import HostContext
 from ampjax.cluster.hosts.job import Hello, Job, check
 from ampjax.cluster.hosts.launcher import Launcher, Started
 from ampjax.cluster.hosts.local_launcher import LocalLauncher
-from ampjax.cluster.hosts.travel import packed
+from ampjax.cluster.hosts.packed_programs import packed
 from ampjax.cluster.wire.channel import Channel, Window, wait_any
 from ampjax.cluster.wire.message import Message
 from ampjax.cluster.wire.zmq_channel import Patience, ZmqChannel
