@@ -27,6 +27,10 @@ PUBLIC = {
         shard  Parts  Metrics  RowGrads  Weighted  mean  average  all_gather  all_reduce_sum  all_reduce_bytes  server_bytes
         Config  get_partitioner  parallel_run
     """,
+    "ampjax.cluster": """
+        spawn  Host  Hosts  HostContext  HostOptions  LocalLauncher  RayLauncher
+        Message  Channel  Window  Patience  wait_any  memory_pair  Wire  Keys  new_keys
+    """,
     "ampjax.sparse": "Table  ServerProcesses  find_sparse",
     "ampjax.optim": """
         scale_by_staleness  RowRule  RowState  Split  split_rows

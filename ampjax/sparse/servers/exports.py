@@ -1,4 +1,4 @@
-"""An optimizer's functions on rows as bytes, for a server process, which knows neither the optimizer nor the user's program.
+"""An optimizer's functions on rows as plain data, for a server process, which knows neither the optimizer nor the user's program.
 
 What travels is the lowered program (StableHLO) for arguments of given shapes, the one that the client itself would have compiled, with
 JAX's settings. So both ends compute the same bits.
@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import pickle
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax import export
@@ -26,8 +25,23 @@ _SETTINGS = ("jax_enable_x64", "jax_disable_most_optimizations", "jax_optimizati
 """Settings of JAX that change what becomes of a program, and may have been changed since this process began."""
 
 
-def exported(rule: RowRule, name: str, shapes: Shapes) -> bytes:
-    """One of a rule's functions for arguments of some shapes, as bytes.
+class ExportedFunction(NamedTuple):
+    """A function as plain data.
+
+    Args:
+      settings: JAX's settings, by name.
+      program: The fields of JAX's exported program. Structures of arguments and results are nested numbers in place of JAX's objects.
+    """
+
+    settings: dict[str, Any]
+    program: dict[str, Any]
+
+
+_TREES = "in_tree", "out_tree"
+
+
+def exported(rule: RowRule, name: str, shapes: Shapes) -> ExportedFunction:
+    """One of a rule's functions for arguments of some shapes, as plain data.
 
     Args:
       rule: The optimizer's rule for a table.
@@ -35,16 +49,19 @@ def exported(rule: RowRule, name: str, shapes: Shapes) -> bytes:
       shapes: The shapes of its arguments.
 
     Returns:
-      What `ImportedFunctions` reads: the program and JAX's settings, pickled.
+      What `ImportedFunctions` reads: the program and JAX's settings.
     """
     return _exported(rule, name, shapes, tuple((setting, _value(setting)) for setting in _SETTINGS))
 
 
 @functools.lru_cache(maxsize=256)
-def _exported(rule: RowRule, name: str, shapes: Shapes, settings: tuple[tuple[str, Any], ...]) -> bytes:
+def _exported(rule: RowRule, name: str, shapes: Shapes, settings: tuple[tuple[str, Any], ...]) -> ExportedFunction:
     program = export.export(jitted_functions(rule)[name], platforms=("cpu",))(*shapes)
     # Not `serialize`, which needs one more package for what both ends, of one version, can do without. Nobody differentiates it.
-    return pickle.dumps((settings, dataclasses.replace(program, _get_vjp=None)))
+    fields = {field.name: getattr(program, field.name) for field in dataclasses.fields(program)} | {"_get_vjp": None}
+    for tree in _TREES:
+        fields[tree] = jax.tree.unflatten(fields[tree], range(fields[tree].num_leaves))
+    return ExportedFunction(dict(settings), fields)
 
 
 def _value(setting: str) -> Any:
@@ -59,7 +76,7 @@ class ImportedFunctions:
       fetch: Gives what `exported` made of a function's name and its arguments' shapes.
     """
 
-    def __init__(self, fetch: Callable[[str, Shapes], bytes]):
+    def __init__(self, fetch: Callable[[str, Shapes], ExportedFunction]):
         self._fetch = fetch
         self._known: dict[Any, Function] = {}
 
@@ -68,8 +85,9 @@ class ImportedFunctions:
         key = name, *((array.shape, array.dtype) for array in jax.tree.leaves(args))
         if key not in self._known:
             shapes = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, array.dtype), args)
-            settings, program = pickle.loads(self._fetch(name, shapes))
-            for setting, value in settings:
+            settings, fields = self._fetch(name, shapes)
+            for setting, value in settings.items():
                 jax.config.update(setting, value)
-            self._known[key] = jax.jit(program.call)
+            trees = {tree: jax.tree.structure(fields[tree]) for tree in _TREES}
+            self._known[key] = jax.jit(export.Exported(**(fields | trees)).call)
         return self._known[key]

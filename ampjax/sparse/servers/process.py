@@ -1,35 +1,28 @@
 """One server process, as its client sees it: how it is started, asked and ended, and what happens if it ends by itself.
 
-It is a fresh interpreter at the other end of a socket that only the two have. So nothing is forked while JAX's threads run. Scripts need
-no `if __name__ == "__main__"`, and notebooks work. When the client is gone, however it ended, the server reads the end of its socket and
-ends too. There is no shared memory and no file that could be left behind.
+It is a host of its own (see `ampjax.cluster`): a fresh interpreter, so nothing is forked while JAX's threads run, scripts need no
+`if __name__ == "__main__"`, and notebooks work. When the client is gone, however it ended, so is the server. There is no shared memory and
+no file that could be left behind.
 """
 
 from __future__ import annotations
 
 import collections
-import contextlib
 import os
-import signal
-import socket
-import subprocess
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 
-from ampjax.errors import AmpError, ServerError
+from ampjax.cluster.hosts.spawn_hosts import Host, HostOptions, Hosts, spawn
+from ampjax.errors import AmpError, HostError, ServerError
 from ampjax.optim.row_rule import RowRule
 from ampjax.sparse.rows.byte_counts import ByteCounts
 from ampjax.sparse.rows.partition_layout import SplitKey
-from ampjax.sparse.servers.exports import exported
-from ampjax.sparse.servers.frames import Channel
-from ampjax.sparse.servers.serving import Answer, FunctionRequest, Request
+from ampjax.sparse.servers.exports import ExportedFunction, exported
+from ampjax.sparse.servers.protocol import TREES, Answer, FunctionRequest, Request
+from ampjax.sparse.servers.serving import serve
 
-_PROGRAM = (
-    "import sys; sys.path[:] = sys.argv[2:]; from ampjax.sparse.servers import serving; serving.main(int(sys.argv[1]))"
-)
 _RESTORE = "Its rows are lost: restore the last checkpoint, which starts it anew."
 CLOSED = "no process: the servers were closed"
 _ANEW = "Make new servers, and restore the last checkpoint there."
@@ -50,19 +43,23 @@ class ServerProcess:
         self.closed: collections.deque[SplitKey] = collections.deque()
         self.forgotten: collections.deque[int] = collections.deque()
         self._n_requests = 0
-        self._process: subprocess.Popen[bytes] | None = None
-        self._channel: Channel | None = None
+        self._hosts: Hosts | None = None
         self._state = "no process: nothing was opened on it"
 
     @property
     def is_running(self) -> bool:
         """Whether it has a process. That process may have ended since it was last asked."""
-        return self._process is not None
+        return self._hosts is not None
+
+    @property
+    def _host(self) -> Host:
+        assert self._hosts is not None
+        return self._hosts[0]
 
     @property
     def id(self) -> int | None:
         """Its process's id."""
-        return self._process.pid if self._process is not None else None
+        return self._host.process if self._hosts is not None else None
 
     def start(self) -> None:
         """Starts its process, if it has none that runs.
@@ -70,26 +67,16 @@ class ServerProcess:
         Raises:
           ServerError: If that can't be done.
         """
-        if self._process is not None and self._process.poll() is not None:
+        if self._hosts is not None and not self._host.alive:
             self.end("")
-        if self._process is not None:
+        if self._hosts is not None:
             return
-        ours, theirs = socket.socketpair()
+        options = HostOptions((f"server-{self.number}",), environment=_server_environment())
         try:
-            with theirs:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), *sys.path],
-                    pass_fds=[theirs.fileno()],
-                    stdin=subprocess.DEVNULL,
-                    env=server_environment(),
-                    start_new_session=True,  # Ctrl-C in a terminal is for its client alone
-                )
-        except OSError as error:
-            ours.close()
-            raise ServerError(
-                f"server {self.number}", "a process", f"{error}", "Keep servers in this process."
-            ) from error
-        self._channel = Channel(ours)
+            self._hosts = spawn(1, serve, options)
+        except HostError as error:
+            fix = "Keep servers in this process."
+            raise ServerError(f"server {self.number}", "a process", f"{error}", fix) from error
         self.traffic.clear()
 
     def send(self, request: Request) -> None:
@@ -104,7 +91,7 @@ class ServerProcess:
         if os.getpid() != self._owner:
             got = f"a call from process {os.getpid()}, which was forked from process {self._owner}"
             raise ServerError(self._name, "calls from the process that made it", got, "Start others with `spawn`.")
-        if self._channel is None:
+        if self._hosts is None:
             fix = _ANEW if self._state == CLOSED else _RESTORE
             raise ServerError(self._name, f"an answer to `{request.method}`", self._state, fix)
         self._n_requests += 1
@@ -117,9 +104,9 @@ class ServerProcess:
         for table in request.forgotten:
             self.traffic.pop(table, None)
         try:
-            self._channel.send(request)
-        except OSError:
-            raise self._ended(request.method) from None
+            self._host.channel.send(TREES.pack("request", request))
+        except HostError as error:
+            raise self._ended(request.method, error) from None
 
     def receive(self, rules: Sequence[RowRule], request: Request) -> Any:
         """Waits for the result of a request. Until then, it sends the functions of optimizers that the server asks for.
@@ -135,19 +122,23 @@ class ServerProcess:
           TableError: If the method raised it.
           ServerError: If the process has ended, or the method raised anything else.
         """
-        assert self._channel is not None
         try:
-            while isinstance(message := self._channel.receive(), FunctionRequest):
-                self._channel.send(_export(rules[message.rule], message))
-        except (EOFError, OSError):
-            raise self._ended(request.method) from None
-        assert isinstance(message, Answer)
-        if message.number != self._n_requests:  # an answer that an interrupt left unread
+            while isinstance(answer := self._receive(), FunctionRequest):
+                self._host.channel.send(TREES.pack("export", _export(rules[answer.rule], answer)))
+        except HostError as error:
+            raise self._ended(request.method, error) from None
+        if answer.number != self._n_requests:  # an answer that an interrupt left unread
             raise self._ended(request.method)
-        self.traffic[request.key.table] = message.traffic
-        if message.error is not None:
-            raise self._with_name(message.error, message.notes)
-        return message.result
+        self.traffic[request.key.table] = answer.traffic
+        if answer.error is not None:
+            raise self._with_name(answer.error, answer.notes)
+        return answer.result
+
+    def _receive(self) -> FunctionRequest | Answer:
+        """Waits for what the server says next."""
+        message = self._host.channel.receive()
+        assert message is not None
+        return TREES.unpack(message)
 
     def end(self, state: str) -> None:
         """Ends its process at once; it holds nothing that could be left behind.
@@ -155,12 +146,10 @@ class ServerProcess:
         Args:
           state: What errors say about the server from now on.
         """
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-        if self._channel is not None:
-            self._channel.close()
-        self._process, self._channel, self._state = None, None, state
+        hosts, self._hosts, self._state = self._hosts, None, state
+        if hosts is not None:
+            hosts[0].kill()
+            hosts.close()
         for gone in (self.dropped, self.closed, self.forgotten):
             gone.clear()
 
@@ -176,19 +165,18 @@ class ServerProcess:
     def _name(self) -> str:
         return f"server {self.number}" + (f" (process {self.id})" if self.is_running else "")
 
-    def _ended(self, method: str) -> ServerError:
-        """Puts an end to what is left of a process that ended by itself, and returns the error that says so."""
-        assert self._process is not None
-        name = self._name
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=1)  # it is about to end, for nobody else could have closed its socket
-        self._process.kill()
-        self.end(f"the end of process {self.id}: {_ending(self._process.wait())}")
+    def _ended(self, method: str, error: HostError | None = None) -> ServerError:
+        """Puts an end to what is left of a process that has ended or hangs, and returns the error that says so."""
+        name, host = self._name, self._host
+        ended = host.started.ending()
+        host.kill()
+        state = error.got if error is not None and ended is None and host.address else f"{ended or 'killed by SIGKILL'}"
+        self.end(f"the end of process {host.process}: {state}")
         return ServerError(name, f"an answer to `{method}`", self._state, _RESTORE)
 
 
-def _export(rule: RowRule, request: FunctionRequest) -> bytes | AmpError:
-    """A function that a server asks for, as bytes; or the error that its answer shall say, if the function can't travel."""
+def _export(rule: RowRule, request: FunctionRequest) -> ExportedFunction | AmpError:
+    """A function that a server asks for, as plain data; or the error that its answer shall say, if the function can't travel."""
     try:
         return exported(rule, request.name, request.shapes)
     except Exception as error:
@@ -202,16 +190,9 @@ def _drained(queue: collections.deque[Any]) -> list[Any]:
     return [queue.popleft() for _ in range(len(queue))]
 
 
-def _ending(code: int) -> str:
-    """A process's exit code in words."""
-    with contextlib.suppress(ValueError):
-        return f"killed by {signal.Signals(-code).name}"
-    return f"exit code {code}"
-
-
-def server_environment() -> dict[str, str]:
-    """The environment of a server process: this one's, with as many CPU devices, since their number decides how programs are compiled."""
-    result = dict(os.environ, JAX_PLATFORMS="cpu")
-    if "xla_force_host_platform_device_count" not in result.get("XLA_FLAGS", ""):
+def _server_environment() -> dict[str, str]:
+    """What a server process's environment must have: as many CPU devices as here, since their number decides how programs are compiled."""
+    result = {"JAX_PLATFORMS": "cpu"}
+    if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
         result["JAX_NUM_CPU_DEVICES"] = str(len(jax.local_devices(backend="cpu")))
     return result

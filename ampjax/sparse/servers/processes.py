@@ -10,6 +10,7 @@ import os
 import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ampjax.errors import AmpError, ServerError
@@ -19,7 +20,7 @@ from ampjax.sparse.rows.partition_layout import SplitKey
 from ampjax.sparse.rows.server_part import PartSettings
 from ampjax.sparse.servers.all_servers import Call
 from ampjax.sparse.servers.process import CLOSED, ServerProcess
-from ampjax.sparse.servers.serving import Request
+from ampjax.sparse.servers.protocol import Request
 from ampjax.utils.interrupts import uninterrupted
 from ampjax.utils.setting_checks import at_least
 
@@ -96,8 +97,8 @@ class ServerProcesses:
                 self._rules.append(rule)
             number = self._rules.index(rule)
             self._on[key] = tuple(parts)
-            for server in parts:
-                self._servers[server].start()
+            with ThreadPoolExecutor() as pool:  # so that several start at the same time
+                list(pool.map(lambda server: self._servers[server].start(), parts))
             self._ask({server: Request(key, "open", (settings, number)) for server, settings in parts.items()})
 
     def ask(self, key: SplitKey, calls: Mapping[int, Call], nbytes: int = 0) -> dict[int, Any]:

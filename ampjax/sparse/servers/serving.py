@@ -6,75 +6,21 @@ function of the optimizer. An answer has the result or an error, and the bytes o
 
 from __future__ import annotations
 
-import contextlib
-import socket
 import threading
 import traceback
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from ampjax.errors import AmpError, ServerError
+import jax
+import numpy as np
+
+from ampjax.cluster.hosts.host_context import HostContext
+from ampjax.cluster.wire.channel import Channel
+from ampjax.errors import AmpError, ServerError, TableError
 from ampjax.optim.row_rule import RowTypes
-from ampjax.sparse.rows.byte_counts import ByteCounts
-from ampjax.sparse.rows.partition_layout import SplitKey
 from ampjax.sparse.rows.row_kernels import RowKernels
-from ampjax.sparse.servers.exports import ImportedFunctions, Shapes
-from ampjax.sparse.servers.frames import Channel
+from ampjax.sparse.servers.exports import ExportedFunction, ImportedFunctions, Shapes
+from ampjax.sparse.servers.protocol import TREES, Answer, FunctionRequest, Request
 from ampjax.sparse.servers.server import Server
-
-
-class Request(NamedTuple):
-    """What a client asks for.
-
-    Args:
-      key: The table and split.
-      method: `open`, or a method of `ServerPart`.
-      args: Its arguments.
-      number: The request's number; its answer has it too.
-      dropped: Updates that nobody holds any more.
-      closed: Splits that nobody holds any more.
-      forgotten: Tables that nobody holds any more.
-    """
-
-    key: SplitKey
-    method: str
-    args: Sequence[Any]
-    number: int = 0
-    dropped: Sequence[tuple[SplitKey, int]] = ()
-    closed: Sequence[SplitKey] = ()
-    forgotten: Sequence[int] = ()
-
-
-class FunctionRequest(NamedTuple):
-    """A function of an optimizer, which a server needs before it can go on (see `exports.exported`).
-
-    Args:
-      rule: The number of the optimizer's rule.
-      name: The function's name.
-      shapes: The shapes of its arguments.
-    """
-
-    rule: int
-    name: str
-    shapes: Shapes
-
-
-class Answer(NamedTuple):
-    """What a server answers.
-
-    Args:
-      number: The request's.
-      result: What the method returned.
-      error: The error that it raised instead.
-      traffic: The table's bytes so far, as this server counted them.
-      notes: The traceback of an error that nobody foresaw.
-    """
-
-    number: int
-    result: Any
-    error: AmpError | None
-    traffic: ByteCounts
-    notes: str = ""
 
 
 class Service:
@@ -88,6 +34,7 @@ class Service:
         self._channel, self._server = channel, Server()
         self._imports: dict[int, ImportedFunctions] = {}
         self._fetching = threading.Lock()  # a part's threads share the channel
+        self._last: Answer | None = None
 
     def answer(self, request: Request) -> Answer:
         """Does what a request asks for; an error becomes part of the answer.
@@ -98,6 +45,12 @@ class Service:
         Returns:
           The answer to it.
         """
+        if self._last is not None and request.number == self._last.number:
+            return self._last  # it has been done: once is enough
+        self._last = self._answer(request)
+        return self._last
+
+    def _answer(self, request: Request) -> Answer:
         for key, update in request.dropped:
             self._server.drop_update(key, update)
         for key in request.closed:
@@ -106,8 +59,8 @@ class Service:
             self._server.forget(table)
         result, error, notes = None, None, ""
         try:
-            result = self._do(request)
-        except AmpError as raised:
+            result = _own_arrays(self._do(request))
+        except (ServerError, TableError) as raised:
             error = raised
         except Exception as raised:
             got = "".join(traceback.format_exception_only(raised)).strip()
@@ -126,10 +79,12 @@ class Service:
     def _kernels(self, rule: int, types: RowTypes) -> RowKernels:
         """An optimizer's functions, fetched from the client; tables of one rule share what was compiled."""
 
-        def fetch(name: str, shapes: Shapes) -> bytes:
+        def fetch(name: str, shapes: Shapes) -> ExportedFunction:
             with self._fetching:
-                self._channel.send(FunctionRequest(rule, name, shapes))
-                answer = self._channel.receive()
+                self._channel.send(TREES.pack("function", FunctionRequest(rule, name, shapes)))
+                message = self._channel.receive()
+            assert message is not None
+            answer = TREES.unpack(message)
             if isinstance(answer, AmpError):
                 raise answer
             return answer
@@ -137,14 +92,17 @@ class Service:
         return RowKernels(types, self._imports.setdefault(rule, ImportedFunctions(fetch)))
 
 
-def main(descriptor: int) -> None:
-    """Serves over an inherited socket until nobody is at its other end.
+def _own_arrays(result: Any) -> Any:
+    """A result in which no array is a view of what the server may write to while it travels."""
+    return jax.tree.map(lambda x: x.copy() if isinstance(x, np.ndarray) and x.base is not None else x, result)
+
+
+def serve(context: HostContext) -> None:
+    """The program of a server's host: answers its driver until that is gone.
 
     Args:
-      descriptor: The socket's.
+      context: The host.
     """
-    channel = Channel(socket.socket(fileno=descriptor))
-    service = Service(channel)
-    with contextlib.suppress(EOFError, OSError):
-        while True:
-            channel.send(service.answer(channel.receive()))
+    service = Service(context.driver)
+    while (message := context.driver.receive()) is not None:
+        context.driver.send(TREES.pack("answer", service.answer(TREES.unpack(message))))

@@ -8,9 +8,9 @@ import pytest
 from support.effort import FULL
 from support.laws import run_python
 
+from ampjax.cluster.hosts.local_launcher import host_environment
 from ampjax.numerics import guard
 from ampjax.numerics.guard import FLAG, VALUE, Guard, flag_value, set_flag, with_flag
-from ampjax.sparse.servers.process import server_environment
 from experiments.bench.program import Entry
 
 OURS = f"--{FLAG}={VALUE}"
@@ -148,7 +148,7 @@ def test_flags_that_are_overwritten_after_the_import_are_not_vouched_for(monkeyp
 
 def test_every_process_that_we_start_has_the_flag():
     set_flag()
-    assert server_environment()["XLA_FLAGS"] == OURS
+    assert host_environment({})["XLA_FLAGS"] == OURS
     assert Entry("a peer", "", "module:function", environment={"NPROC": "1"}).variables()["XLA_FLAGS"] == OURS
 
 

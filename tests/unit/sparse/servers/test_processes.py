@@ -16,11 +16,13 @@ import numpy as np
 import pytest
 from support.optimizers import ROW_WISE, worst
 
+from ampjax.cluster.wire.zmq_channel import ZmqChannel
 from ampjax.errors import ServerError, SettingsError, TableError
 from ampjax.sparse import ServerProcesses, Table
+from ampjax.sparse.rows.partition_layout import SplitKey
 from ampjax.sparse.servers import process, serving
-from ampjax.sparse.servers.frames import Channel
-from ampjax.sparse.servers.serving import FunctionRequest, Request, Service
+from ampjax.sparse.servers.protocol import TREES, Request
+from ampjax.sparse.servers.serving import Service
 from ampjax.sparse.table.pending_update import PendingUpdate
 from ampjax.utils.interrupts import uninterrupted
 
@@ -171,20 +173,39 @@ def test_a_server_that_was_killed_is_named_and_started_anew_for_a_new_table(doom
         t.pull([0])
 
 
-def test_one_interrupt_waits_and_a_second_one_ends_the_server(doomed, monkeypatch):
-    t, receive, times = table(doomed), Channel.receive, iter([1, 2])
+def test_a_server_that_hangs_is_noticed_and_ended(doomed):
+    t = table(doomed)
+    (process,) = doomed.ids
+    os.kill(process, signal.SIGSTOP)
+    start = time.monotonic()
+    with pytest.raises(ServerError, match=rf"got the end of process {process}: no sign of life for 2"):
+        t.pull([0])
+    assert time.monotonic() - start < 4 and not is_there(process)  # 2 s, and a busy machine
 
-    def interrupted(channel):
+
+def test_a_request_that_comes_again_is_answered_from_memory():
+    service = Service(OneAtATime())
+    service._server.ask = lambda key, method, *args: calls.append(args) or len(calls)
+    calls: list[tuple[int]] = []
+    first, second = (Request(SplitKey(0, 0), "commit", (i,), i) for i in (1, 2))
+    answers = [service.answer(request).result for request in (first, first, second, second)]
+    assert answers == [1, 1, 2, 2] and calls == [(1,), (2,)]
+
+
+def test_one_interrupt_waits_and_a_second_one_ends_the_server(doomed, monkeypatch):
+    t, receive, times = table(doomed), ZmqChannel.receive, iter([1, 2])
+
+    def interrupted(channel, *timeout_s):
         for _ in range(next(times)):
             signal.raise_signal(signal.SIGINT)
-        return receive(channel)
+        return receive(channel, *timeout_s)
 
-    monkeypatch.setattr(Channel, "receive", interrupted)
+    monkeypatch.setattr(ZmqChannel, "receive", interrupted)
     with pytest.raises(KeyboardInterrupt):
         t.pull([0])
     monkeypatch.undo()
     assert (t.pull([0]) == VALUES[[0]]).all()
-    monkeypatch.setattr(Channel, "receive", interrupted)
+    monkeypatch.setattr(ZmqChannel, "receive", interrupted)
     with pytest.raises(KeyboardInterrupt):
         t.pull([0])
     with pytest.raises(ServerError, match="server 0: expected an answer to `pull`, got KeyboardInterrupt in the midst"):
@@ -239,17 +260,17 @@ class OneAtATime:
     """A channel on which a message and its answer must follow one another."""
 
     def __init__(self):
-        self.asked: list[FunctionRequest] = []
+        self.asked = []
 
     def send(self, message):
         assert not self.asked, "another thread waits for its answer"
-        self.asked.append(message)
+        self.asked.append(TREES.unpack(message))
         time.sleep(0.001)
 
     def receive(self):
         (wanted,) = self.asked
         self.asked.clear()
-        return wanted.name
+        return TREES.pack("export", wanted.name)
 
 
 def test_threads_of_a_server_ask_for_functions_one_after_the_other(monkeypatch):
@@ -348,7 +369,7 @@ def test_a_forked_process_is_refused(processes, monkeypatch):
 
 
 def test_servers_end_with_a_script_however_that_ends():
-    """Servers share the script's output, so what waits for the end of that waits for them too. No script has a guard of `__main__`."""
+    """No script has a guard of `__main__`."""
     script = """
         import os, signal
         import numpy as np, optax
@@ -356,12 +377,18 @@ def test_servers_end_with_a_script_however_that_ends():
 
         table = Table(np.ones((4, 2), np.float32), optax.sgd(0.5), processes=ServerProcesses(1))
         table.push([1], np.ones((1, 2), np.float32))
-        print(table.pull([1]).tolist(), flush=True)
+        print(table.pull([1]).tolist(), *table.settings["processes"].ids, flush=True)
     """
     ends = "signal.raise_signal(signal.SIGINT)", "os.kill(os.getpid(), signal.SIGKILL)"
     programs = [[sys.executable, "-c", textwrap.dedent(script) + end] for end in ends]
     running = [subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for program in programs]
     for script_process in running:
         output, errors = script_process.communicate()
-        assert output == b"[[0.5, 0.5]]\n", errors.decode()
+        *rows, server = output.split()
+        assert rows == [b"[[0.5,", b"0.5]]"], errors.decode()
+        for _ in range(500):
+            if not is_there(int(server)):
+                break
+            time.sleep(0.01)
+        assert not is_there(int(server))
     assert [ended.returncode for ended in running] == [-signal.SIGINT, -signal.SIGKILL]

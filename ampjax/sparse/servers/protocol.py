@@ -1,0 +1,101 @@
+"""What a table's clients and its server processes say to each other, and in which form it travels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.core import ShapedArray
+
+from ampjax.cluster.wire.trees import Form, Trees, by_fields
+from ampjax.errors import AmpError, ServerError, TableError
+from ampjax.optim.row_rule import RowState, RowTypes
+from ampjax.sparse.rows.byte_counts import ByteCounts
+from ampjax.sparse.rows.partition_layout import PartitionLayout, SplitKey
+from ampjax.sparse.rows.server_part import PartSettings
+from ampjax.sparse.rows.shared_history import SharedHistory
+from ampjax.sparse.servers.exports import ExportedFunction, Shapes
+
+
+class Request(NamedTuple):
+    """What a client asks for.
+
+    Args:
+      key: The table and split.
+      method: `open`, or a method of `ServerPart`.
+      args: Its arguments.
+      number: The request's number; its answer has it too. A server that is asked again for the last one answers from memory.
+      dropped: Updates that nobody holds any more.
+      closed: Splits that nobody holds any more.
+      forgotten: Tables that nobody holds any more.
+    """
+
+    key: SplitKey
+    method: str
+    args: Sequence[Any]
+    number: int = 0
+    dropped: Sequence[tuple[SplitKey, int]] = ()
+    closed: Sequence[SplitKey] = ()
+    forgotten: Sequence[int] = ()
+
+
+class FunctionRequest(NamedTuple):
+    """A function of an optimizer, which a server needs before it can go on (see `exports.exported`).
+
+    Args:
+      rule: The number of the optimizer's rule.
+      name: The function's name.
+      shapes: The shapes of its arguments.
+    """
+
+    rule: int
+    name: str
+    shapes: Shapes
+
+
+class Answer(NamedTuple):
+    """What a server answers.
+
+    Args:
+      number: The request's.
+      result: What the method returned.
+      error: The error that it raised instead.
+      traffic: The table's bytes so far, as this server counted them.
+      notes: The traceback of an error that nobody foresaw.
+    """
+
+    number: int
+    result: Any
+    error: AmpError | None
+    traffic: ByteCounts
+    notes: str = ""
+
+
+def _error(kind: type[AmpError]) -> Form:
+    return by_fields(kind, "where", "expected", "got", "fix")
+
+
+def _history(capacity: int, base: int, length: int, values: Sequence[np.ndarray]) -> SharedHistory:
+    result = SharedHistory(capacity, base)
+    result.length, result.values = length, [np.array(value) for value in values]
+    return result
+
+
+TREES = Trees(
+    *(
+        by_fields(kind, *kind._fields)
+        for kind in (SplitKey, Request, FunctionRequest, Answer, ExportedFunction, RowTypes)
+    ),
+    by_fields(PartSettings, "layout", "partitions", "types", "history", "n_servers", "folder"),
+    by_fields(PartitionLayout, "n_rows", "n_partitions"),
+    by_fields(RowState, "name", "shape", "dtype"),
+    by_fields(ByteCounts, "pulled", "pushed", "indices"),
+    by_fields(jax.ShapeDtypeStruct, "shape", "dtype"),
+    by_fields(ShapedArray, "shape", "dtype", "weak_type"),
+    Form(SharedHistory, lambda h: (h.capacity, h.base, h.length, h.values), _history),
+    _error(ServerError),
+    _error(TableError),
+)
+"""All that may stand in a message."""
