@@ -60,6 +60,22 @@ class ServerError(AmpError, RuntimeError):
     """A server process that has ended, was closed, or could not do what it was asked for."""
 
 
+class WireError(AmpError, ValueError):
+    """A message between processes that can't be sent, or frames that came and are no message of ours."""
+
+
+class HostError(AmpError, RuntimeError):
+    """A host that can't be started, or whose program has failed."""
+
+
+class HostDiedError(HostError):
+    """A host whose process has ended, so that what it held is lost."""
+
+
+class HostUnreachableError(HostError):
+    """A host that gives no sign of life: it hangs, or the network between is cut. Its process may still be there."""
+
+
 class LimitError(AmpError, RuntimeError):
     """A single instance that can't fit within the stated memory limit."""
 

@@ -1,0 +1,7 @@
+"""Several processes, on one machine or many: where they are placed, how they end, and the messages between them."""
+
+from ampjax.cluster.wire.channel import Channel, Window, wait_any
+from ampjax.cluster.wire.memory_channel import memory_pair
+from ampjax.cluster.wire.message import Message
+from ampjax.cluster.wire.zmq_channel import Patience
+from ampjax.cluster.wire.zmq_wire import Keys, Wire, new_keys

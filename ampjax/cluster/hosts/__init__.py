@@ -1,0 +1,1 @@
+"""Hosts: where they are placed, how they are started, watched and ended."""

@@ -1,0 +1,1 @@
+"""Messages between hosts, and the channels that carry them: in memory or over ZeroMQ."""

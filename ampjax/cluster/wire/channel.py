@@ -1,0 +1,117 @@
+"""One end of an ordered, reliable, bounded way for messages between two parties, whatever it runs over."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from ampjax.cluster.wire.message import Message
+
+
+@dataclass(frozen=True)
+class Window:
+    """How much may be under way one way: sent, and not yet taken out of the channel at the other end.
+
+    Args:
+      messages: How many messages.
+      nbytes: How many bytes of arrays. A larger message goes alone.
+      warn_after_s: A sender that has waited that long for room warns, once.
+    """
+
+    messages: int = 64
+    nbytes: int = 1 << 26
+    warn_after_s: float = 30.0
+
+
+class Channel(Protocol):
+    """One end. `send` and `receive` may be called from several threads."""
+
+    @property
+    def peer(self) -> str:
+        """The name of who is at the other end."""
+        ...
+
+    def send(self, message: Message) -> None:
+        """Sends a message; waits while the window is full.
+
+        Args:
+          message: The message. Nobody writes to its arrays from now on.
+
+        Raises:
+          WireError: If something in it can't travel.
+          HostDiedError: If nobody is at the other end any more.
+          HostUnreachableError: If the other end gives no sign of life.
+        """
+        ...
+
+    def receive(self, timeout_s: float | None = None) -> Message | None:
+        """Waits for the next message.
+
+        Args:
+          timeout_s: How long, in seconds; None for as long as the other end lives.
+
+        Returns:
+          The message; None if none has come in time.
+
+        Raises:
+          WireError: If what comes is no message of ours, again and again.
+          HostDiedError: If nobody is at the other end any more, and all that it had sent has been received.
+          HostUnreachableError: If the other end gives no sign of life.
+        """
+        ...
+
+    def is_ready(self) -> bool:
+        """Whether `receive` would return, or raise, at once."""
+        ...
+
+    def watched(self, begin: bool) -> Sequence[int]:
+        """Says that a thread begins, or ends, to wait for this channel among others (see `wait_any`).
+
+        Args:
+          begin: Whether it begins.
+
+        Returns:
+          File descriptors, of which one can be read when `is_ready` should be asked again.
+        """
+        ...
+
+    def close(self) -> None:
+        """Tells the other end that this one is gone. What has been sent still arrives there."""
+        ...
+
+
+_SLICE_S = 0.1
+"""How long nobody looks whether the other end is still there."""
+
+C = TypeVar("C", bound=Channel)
+
+
+def wait_any(channels: Sequence[C], timeout_s: float | None = None) -> list[C]:
+    """Waits until at least one of some channels has a message, or an error to raise.
+
+    Args:
+      channels: The channels.
+      timeout_s: How long, in seconds; None for ever.
+
+    Returns:
+      Those that are ready, in the order given; none if nothing has come in time.
+    """
+    end = None if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        poll = select.poll()
+        for channel in channels:
+            for descriptor in channel.watched(True):
+                poll.register(descriptor, select.POLLIN)
+        try:
+            if ready := [channel for channel in channels if channel.is_ready()]:
+                return ready
+            left = _SLICE_S if end is None else min(_SLICE_S, end - time.monotonic())
+            if left <= 0:
+                return []
+            poll.poll(left * 1e3)
+        finally:
+            for channel in channels:
+                channel.watched(False)

@@ -1,0 +1,134 @@
+"""The rules of an ordered and reliable way, without the way: numbers, windows, and what to do with what comes. Knows no sockets and no clock."""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from ampjax.cluster.wire.channel import Window
+
+
+class Verdict(enum.Enum):
+    """What becomes of a message that has come."""
+
+    NEXT = "it is the next one"
+    AGAIN = "it has come before"
+    EARLY = "one before it is missing"
+    FOREIGN = "it is of another epoch"
+
+
+class _Sent(NamedTuple):
+    sequence: int
+    frames: list[Any]
+    nbytes: int
+
+
+class Link:
+    """One end's state: what it has sent and may have to send again, and which message it expects next.
+
+    Args:
+      epoch: The run's epoch; messages of any other are refused.
+      window: How much may be under way one way.
+    """
+
+    def __init__(self, epoch: int, window: Window):
+        self.epoch, self._window = epoch, window
+        self._sent: deque[_Sent] = deque()
+        self._nbytes = 0  # of what is in `_sent`
+        self._next = 1
+        self.expected = 1
+        self._taken, self._told = (
+            0,
+            0,
+        )  # sequence numbers: the last that was taken out here, and that the other end knows of
+        self._untold_nbytes = 0
+
+    # ---- what goes out -----------------------------------------------------------------------------------------------
+
+    @property
+    def next_sequence(self) -> int:
+        """The number of the next message."""
+        return self._next
+
+    def has_room(self, nbytes: int) -> bool:
+        """Whether a message may be sent now.
+
+        Args:
+          nbytes: Bytes of its arrays.
+        """
+        fits = len(self._sent) < self._window.messages and self._nbytes + nbytes <= self._window.nbytes
+        return fits or not self._sent
+
+    def sent(self, frames: list[Any], nbytes: int) -> None:
+        """Keeps a message until the other end has taken it.
+
+        Args:
+          frames: Its frames, with `next_sequence` in them.
+          nbytes: Bytes of its arrays.
+        """
+        self._sent.append(_Sent(self._next, frames, nbytes))
+        self._nbytes += nbytes
+        self._next += 1
+
+    def told(self, sequence: int) -> None:
+        """The other end has taken all messages up to one.
+
+        Args:
+          sequence: The number of that one. What was never sent is not believed.
+        """
+        while self._sent and self._sent[0].sequence <= sequence < self._next:
+            self._nbytes -= self._sent.popleft().nbytes
+
+    def unconfirmed(self, since: int = 0) -> Iterator[list[Any]]:
+        """What may have to be sent again, in order.
+
+        Args:
+          since: The first sequence number.
+
+        Yields:
+          A message's frames.
+        """
+        yield from (sent.frames for sent in self._sent if sent.sequence >= since)
+
+    # ---- what comes in -----------------------------------------------------------------------------------------------
+
+    def judge(self, epoch: int, sequence: int) -> Verdict:
+        """Says what becomes of a message, and expects the next if it was the expected one.
+
+        Args:
+          epoch: The message's epoch.
+          sequence: Its number.
+        """
+        if epoch != self.epoch:
+            return Verdict.FOREIGN
+        if sequence != self.expected:
+            return Verdict.AGAIN if sequence < self.expected else Verdict.EARLY
+        self.expected += 1
+        return Verdict.NEXT
+
+    def taken(self, nbytes: int) -> int | None:
+        """The user has taken the next message.
+
+        Args:
+          nbytes: Bytes of its arrays.
+
+        Returns:
+          What to tell the other end: the number of the last message taken; None as long as a quarter of the window has not been taken since.
+        """
+        self._taken += 1
+        self._untold_nbytes += nbytes
+        n_untold = self._taken - self._told
+        if 4 * n_untold < self._window.messages and 4 * self._untold_nbytes < self._window.nbytes:
+            return None
+        return self.tell()
+
+    def tell(self) -> int:
+        """What to tell the other end when it asks or when a quarter of the window has been taken.
+
+        Returns:
+          The number of the last message taken.
+        """
+        self._told, self._untold_nbytes = self._taken, 0
+        return self._taken

@@ -1,0 +1,161 @@
+"""A channel between two threads of one process: for hosts that are plain objects, and for tests. What it carries goes through frames too."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ampjax.cluster.wire.channel import Window
+from ampjax.cluster.wire.message import Message, decode, encode
+from ampjax.cluster.wire.waker import Waker
+from ampjax.errors import HostDiedError
+
+
+@dataclass
+class _Way:
+    """What is under way in one direction.
+
+    Args:
+      messages: The messages that have been sent and not been received.
+      wakers: Of each thread that waits for one.
+      is_open: Whether both ends are.
+      sequence: The number of the last message.
+    """
+
+    messages: deque[Message] = field(default_factory=deque)
+    waker: Waker = field(default_factory=Waker)
+    is_open: bool = True
+    sequence: int = 0
+
+
+class MemoryChannel:
+    """One end; `memory_pair` makes both.
+
+    Args:
+      name: The name of this end.
+      peer: The name of the other.
+      ways: To the other end and from it.
+      turn: What both ends lock.
+      window: How much may be under way in one direction.
+    """
+
+    def __init__(self, name: str, peer: str, ways: tuple[_Way, _Way], turn: threading.Condition, window: Window):
+        self.name, self._peer, self._window = name, peer, window
+        (self._out, self._in), self._turn = ways, turn
+
+    def __repr__(self) -> str:
+        return f"MemoryChannel({self.name} to {self.peer}{'' if self._out.is_open else ', closed'})"
+
+    @property
+    def peer(self) -> str:
+        """The name of the other end."""
+        return self._peer
+
+    def send(self, message: Message) -> None:
+        """Sends a message; waits while the window is full.
+
+        Args:
+          message: The message.
+
+        Raises:
+          WireError: If something in it can't travel.
+          HostDiedError: If an end has been closed.
+        """
+        with self._turn:
+            way = self._out
+            copy, _, way.sequence = decode([bytes(frame) for frame in encode(message, 0, way.sequence + 1)])
+            if not self._turn.wait_for(lambda: self._has_room(copy), self._window.warn_after_s):
+                warnings.warn(waits_long(self.peer, self._window), RuntimeWarning, stacklevel=2)
+                self._turn.wait_for(lambda: self._has_room(copy))
+            if not way.is_open:
+                raise closed(self.name, self.peer)
+            way.messages.append(copy)
+            way.waker.wake()
+            self._turn.notify_all()
+
+    def _has_room(self, message: Message) -> bool:
+        there = self._out.messages
+        fits = sum(other.nbytes for other in there) + message.nbytes <= self._window.nbytes
+        return not self._out.is_open or not there or (len(there) < self._window.messages and fits)
+
+    def receive(self, timeout_s: float | None = None) -> Message | None:
+        """Waits for the next message.
+
+        Args:
+          timeout_s: How long, in seconds; None for as long as the other end is open.
+
+        Returns:
+          The message; None if none has come in time.
+
+        Raises:
+          HostDiedError: If an end has been closed, and all that was sent before has been received.
+        """
+        with self._turn:
+            if not self._turn.wait_for(self.is_ready, timeout_s):
+                return None
+            if not self._in.messages:
+                raise closed(self.name, self.peer)
+            message = self._in.messages.popleft()
+            self._turn.notify_all()
+            return message
+
+    def is_ready(self) -> bool:
+        """Whether `receive` would return, or raise, at once."""
+        return bool(self._in.messages) or not self._in.is_open
+
+    def watched(self, begin: bool) -> Sequence[int]:
+        """See `Channel.watched`."""
+        return [self._in.waker.begin() if begin else self._in.waker.end()]
+
+    def close(self) -> None:
+        """Closes both directions."""
+        with self._turn:
+            for way in (self._out, self._in):
+                way.is_open = False
+                way.waker.wake()
+            self._turn.notify_all()
+
+
+def memory_pair(a: str, b: str, window: Window | None = None) -> tuple[MemoryChannel, MemoryChannel]:
+    """Both ends of a channel in memory.
+
+    Args:
+      a: The name of one end.
+      b: The name of the other.
+      window: How much may be under way in each direction.
+
+    Returns:
+      The ends.
+
+    >>> here, there = memory_pair("driver", "host")
+    >>> here.send(Message("add", (1, 2)))
+    >>> there.receive()
+    Message('add', 1, 2)
+    """
+    ways, turn = (_Way(), _Way()), threading.Condition(threading.RLock())
+    window = window or Window()
+    return MemoryChannel(a, b, ways, turn, window), MemoryChannel(b, a, (ways[1], ways[0]), turn, window)
+
+
+def closed(name: str, peer: str) -> HostDiedError:
+    """The error of one end when the other, or itself, is closed.
+
+    Args:
+      name: This end.
+      peer: The other.
+    """
+    return HostDiedError(f"{name}, channel to {peer}", "both ends open", "a closed channel", "Start the hosts anew.")
+
+
+def waits_long(peer: str, window: Window) -> str:
+    """The warning of a sender that waits long.
+
+    Args:
+      peer: Who does not take messages.
+      window: The window that is full.
+    """
+    size = f"{window.messages} messages or {window.nbytes / 1e6:.0f} MB"
+    return f"ampjax: {peer} has taken no message for {window.warn_after_s:g} s, and {size} are under way; still waiting"

@@ -1,0 +1,243 @@
+"""What travels between hosts: numbers, a text and arrays, as frames of bytes. Nothing in them is ever executed.
+
+A message is a header frame and then the bytes of its arrays. The header has a magic word, the format's version, the kind, all lengths,
+the epoch and the sequence number, and each array's dtype and shape. A reader checks all of it against what has come before it makes
+anything, so the largest array that frames can ask for is as large as the frames are.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ampjax.errors import WireError
+
+MAGIC, VERSION = b"AMPW", 1
+CHUNK_BYTES = 1 << 22
+"""Larger arrays travel in several frames, so that heartbeats get in between."""
+
+_HEADER = struct.Struct("<4sBxHHIIQQ")
+"""Magic, version, n arrays, bytes of the kind, n numbers, bytes of the text, epoch, sequence number."""
+
+_ARRAY = struct.Struct("<BB")
+"""Bytes of a dtype's name, and the number of dimensions."""
+
+_MOST_DIMENSIONS = 32
+_PLAIN = [
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+]
+_MORE = [
+    "bfloat16",
+    "float8_e4m3fn",
+    "float8_e4m3b11fnuz",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+    "int4",
+    "uint4",
+]
+DTYPES = {name: np.dtype(name) for name in _PLAIN} | {name: np.dtype(getattr(ml_dtypes, name)) for name in _MORE}
+"""What arrays in messages may hold, by name."""
+
+_AT = "a message on the wire"
+_SAME = "Let both ends run the same version of ampjax, and look for what else writes to this port."
+
+
+@dataclass(frozen=True, eq=False)
+class Message:
+    """One message. Nobody writes to its arrays once it is sent: they are read when the wire is free, and again if it breaks.
+
+    Args:
+      kind: What it is about; the two ends agree on kinds.
+      numbers: Integers of 64 bits.
+      text: Any text.
+      arrays: Arrays of numbers or booleans, of any shape.
+    """
+
+    kind: str
+    numbers: tuple[int, ...] = ()
+    text: str = ""
+    arrays: tuple[np.ndarray, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its arrays."""
+        return sum(array.nbytes for array in self.arrays)
+
+    def __repr__(self) -> str:
+        parts = [repr(self.kind), *map(str, self.numbers)]
+        parts += [repr(self.text if len(self.text) < 40 else f"{self.text[:37]}...")] if self.text else []
+        parts += [f"{array.dtype}{list(array.shape)}" for array in self.arrays]
+        return f"Message({', '.join(parts)})"
+
+
+def encode(message: Message, epoch: int, sequence: int) -> list[bytes | memoryview]:
+    """A message as frames. Arrays are not copied, unless they are not contiguous.
+
+    Args:
+      message: The message.
+      epoch: The epoch of the run, at least 0.
+      sequence: The message's number, at least 0.
+
+    Returns:
+      The header, and then the arrays' bytes in order, each in frames of at most `CHUNK_BYTES`.
+
+    Raises:
+      WireError: If something in it can't travel.
+    """
+    kind, text = message.kind.encode(), message.text.encode()
+    try:
+        numbers = struct.pack(f"<{len(message.numbers)}q", *message.numbers)
+        head = _HEADER.pack(
+            MAGIC, VERSION, len(message.arrays), len(kind), len(message.numbers), len(text), epoch, sequence
+        )
+    except struct.error as error:
+        fix = "Send larger numbers as text, and more arrays in several messages."
+        raise WireError(f"message {message.kind!r}", "integers and lengths that fit", f"{error}", fix) from None
+    parts, frames = [head, kind, numbers, text], []
+    for i, array in enumerate(message.arrays):
+        parts.append(_described(message.kind, i, array))
+        flat = np.ascontiguousarray(array, array.dtype.newbyteorder("=")).reshape(-1).view(np.uint8).data
+        frames += [flat[start : start + CHUNK_BYTES] for start in range(0, flat.nbytes, CHUNK_BYTES)]
+    return [b"".join(parts), *frames]
+
+
+def _described(kind: str, number: int, array: Any) -> bytes:
+    where = f"message {kind!r}, array {number}"
+    if not isinstance(array, np.ndarray):
+        raise WireError(where, "a NumPy array", type(array).__name__, "Convert it with `np.asarray`.")
+    name = array.dtype.name.encode()
+    if array.dtype.name not in DTYPES:
+        raise WireError(where, "numbers or booleans", f"dtype {array.dtype}", "Only plain arrays travel, no objects.")
+    if array.ndim > _MOST_DIMENSIONS:
+        raise WireError(where, f"at most {_MOST_DIMENSIONS} dimensions", f"{array.ndim}", "Reshape it.")
+    return _ARRAY.pack(len(name), array.ndim) + name + struct.pack(f"<{array.ndim}Q", *array.shape)
+
+
+def decode(frames: Sequence[Any]) -> tuple[Message, int, int]:
+    """The message that frames are.
+
+    Args:
+      frames: Objects with the buffer protocol, as `encode` made them.
+
+    Returns:
+      The message, its epoch and its sequence number. Its arrays share the frames' memory where that is aligned; nobody else has it.
+
+    Raises:
+      WireError: If the frames are no whole message of this version.
+    """
+    if not frames:
+        raise _bad("a header", "no frame")
+    header, *body = (memoryview(frame).cast("B") for frame in frames)
+    head = _Reader(header)
+    magic, version, n_arrays, n_kind, n_numbers, n_text, epoch, sequence = head.unpack(_HEADER)
+    if magic != MAGIC:
+        raise _bad(f"the magic word {MAGIC!r}", repr(bytes(magic)))
+    if version != VERSION:
+        raise _bad(f"version {VERSION} of the format", f"version {version}")
+    kind = head.text(n_kind)
+    numbers = struct.unpack(f"<{n_numbers}q", head.take(8 * n_numbers))
+    text = head.text(n_text)
+    described = [head.array() for _ in range(n_arrays)]
+    if head.left:
+        raise _bad("a header of the length that it says", f"{head.left} bytes more")
+    wanted, there = sum(nbytes for _, _, nbytes in described), sum(frame.nbytes for frame in body)
+    if wanted != there:
+        raise _bad(f"{wanted} bytes of arrays, as the header says", f"{there}")
+    return Message(kind, numbers, text, _arrays(described, body)), epoch, sequence
+
+
+def _arrays(
+    described: Sequence[tuple[np.dtype, tuple[int, ...], int]], body: Sequence[memoryview]
+) -> tuple[np.ndarray, ...]:
+    """Arrays from the frames that hold their bytes; together both have the same size."""
+    result, left = [], iter(body)
+    for dtype, shape, nbytes in described:
+        sizes = [min(CHUNK_BYTES, nbytes - start) for start in range(0, nbytes, CHUNK_BYTES)]
+        chunks = [next(left, memoryview(b"")) for _ in sizes]
+        if [chunk.nbytes for chunk in chunks] != sizes:
+            raise _bad(f"frames of {sizes} bytes for an array", f"{[chunk.nbytes for chunk in chunks]}")
+        if len(chunks) == 1:
+            flat = np.frombuffer(chunks[0], np.uint8)
+        else:
+            flat = np.concatenate([np.empty(0, np.uint8), *(np.frombuffer(chunk, np.uint8) for chunk in chunks)])
+        if flat.ctypes.data % dtype.alignment:
+            flat = flat.copy()
+        result.append(flat.view(dtype).reshape(shape))
+    if next(left, None) is not None:
+        raise _bad("as many frames as the header says", "more")
+    return tuple(result)
+
+
+class _Reader:
+    """Takes a header apart, and never more of it than there is.
+
+    Args:
+      header: The header.
+    """
+
+    def __init__(self, header: memoryview):
+        self._header, self._at = header, 0
+
+    @property
+    def left(self) -> int:
+        """How many bytes have not been taken."""
+        return self._header.nbytes - self._at
+
+    def take(self, n: int) -> memoryview:
+        """The next bytes."""
+        if n > self.left:
+            raise _bad(f"{n} bytes more of a header", f"{self.left}")
+        self._at += n
+        return self._header[self._at - n : self._at]
+
+    def unpack(self, form: struct.Struct) -> tuple[Any, ...]:
+        """The next fields."""
+        return form.unpack(self.take(form.size))
+
+    def text(self, n: int) -> str:
+        """The next text."""
+        try:
+            return bytes(self.take(n)).decode()
+        except UnicodeDecodeError as error:
+            raise _bad("UTF-8 text", f"{error}") from None
+
+    def array(self) -> tuple[np.dtype, tuple[int, ...], int]:
+        """The next array's dtype, shape and bytes."""
+        n_name, n_dimensions = self.unpack(_ARRAY)
+        name = self.text(n_name)
+        if name not in DTYPES or n_dimensions > _MOST_DIMENSIONS:
+            raise _bad("an array of numbers", f"dtype {name!r} with {n_dimensions} dimensions")
+        shape = self.unpack(_shape_format(n_dimensions))
+        if math.prod(max(size, 1) for size in shape) * DTYPES[name].itemsize >= 1 << 62:
+            raise _bad("an array that fits into memory", f"shape {shape}")
+        return DTYPES[name], shape, math.prod(shape) * DTYPES[name].itemsize
+
+
+@functools.cache
+def _shape_format(n_dimensions: int) -> struct.Struct:
+    return struct.Struct(f"<{n_dimensions}Q")
+
+
+def _bad(expected: str, got: str) -> WireError:
+    return WireError(_AT, expected, got, _SAME)

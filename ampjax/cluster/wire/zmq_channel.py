@@ -1,0 +1,244 @@
+"""One end of a channel over a ZeroMQ socket: what the link decides is done here, and here it is noticed that nobody is at the other end.
+
+ZeroMQ's own thread beats and reads, so a host that computes, or holds Python's lock, still beats, and one that was stopped does not.
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from ampjax.cluster.wire.channel import Window
+from ampjax.cluster.wire.link import Link, Verdict
+from ampjax.cluster.wire.memory_channel import closed, waits_long
+from ampjax.cluster.wire.message import Message, decode, encode
+from ampjax.cluster.wire.waker import Waker
+from ampjax.cluster.wire.zmq_line import Line
+from ampjax.errors import HostDiedError, HostUnreachableError, WireError
+
+_SLICE_S = 0.1
+"""How long nobody looks whether the other end is still there."""
+
+_MOST_BAD = 16
+"""So many messages in a row may be damaged or foreign before that is an error. Each time the right one is asked for again."""
+
+_TOLD, _AGAIN, _BYE = "\0told", "\0again", "\0bye"
+_RESTORE = "What it held is lost: restore the last snapshot, and start the hosts anew."
+
+
+class Patience(NamedTuple):
+    """How long to wait for signs of life, in seconds.
+
+    Args:
+      silence_s: Without a beat for that long, the other end is unreachable.
+      connect_s: How long it may take to be there at first.
+    """
+
+    silence_s: float = 2.0
+    connect_s: float = 120.0
+
+
+class ZmqChannel:
+    """One end; a `Wire` makes it.
+
+    Args:
+      name: The name of this end.
+      line: The socket, and whether somebody is at its other end.
+      link: The rules.
+      window: How much may be under way one way.
+      patience: How long to wait for signs of life.
+    """
+
+    def __init__(self, name: str, line: Line, link: Link, window: Window, patience: Patience):
+        self.name, self._line, self._link, self._window, self._patience = name, line, link, window, patience
+        self._turn = threading.Condition(threading.Lock())
+        self._waker, self._is_polling = Waker(), False
+        self._inbox: deque[Message] = deque()
+        self._n_bad, self._failure = 0, ""
+        self.ending: Callable[[], str | None] = lambda: None
+        """Says how the process at the other end has ended; None as long as it has not, or nobody knows."""
+
+    def __repr__(self) -> str:
+        return f"ZmqChannel({self.name} to {self.peer} at {self.address}, {self._line.state})"
+
+    @property
+    def peer(self) -> str:
+        """The name of the other end."""
+        return self._line.peer
+
+    @property
+    def address(self) -> str:
+        """Where one end listens."""
+        return self._line.address
+
+    # ---- what users call ---------------------------------------------------------------------------------------------
+
+    def send(self, message: Message) -> None:
+        """See `Channel.send`."""
+        if message.kind.startswith("\0"):
+            raise WireError(f"message {message.kind!r}", "a kind without a zero", "one with it", "Choose another name.")
+        with self._turn:
+            self._pump()
+            if (self._line.is_closed or self._line.is_gone) and (error := self._error(takes=False)):
+                raise error
+            if not self._wait(lambda: self._link.has_room(message.nbytes), self._window.warn_after_s, takes=False):
+                warnings.warn(waits_long(self.peer, self._window), RuntimeWarning, stacklevel=2)
+                self._wait(lambda: self._link.has_room(message.nbytes), takes=False)
+            frames = encode(message, self._link.epoch, self._link.next_sequence)
+            self._link.sent(frames, message.nbytes)
+            self._line.send(frames)
+            self._pump()
+
+    def receive(self, timeout_s: float | None = None) -> Message | None:
+        """See `Channel.receive`."""
+        with self._turn:
+            if not self._wait(lambda: bool(self._inbox), timeout_s):
+                return None
+            message = self._inbox.popleft()
+            if (told := self._link.taken(message.nbytes)) is not None:
+                self._say(_TOLD, told)
+            return message
+
+    def is_ready(self) -> bool:
+        """See `Channel.is_ready`."""
+        with self._turn:
+            self._pump()
+            return self._error() is not None or bool(self._inbox)
+
+    def watched(self, begin: bool) -> Sequence[int]:
+        """See `Channel.watched`."""
+        with self._turn:
+            waker = self._waker.begin() if begin else self._waker.end()
+            return [waker, *self._line.descriptors]
+
+    def tend(self) -> None:
+        """Does what is due while nobody calls: answers the other end's questions, and sends again what was lost. Does not wait."""
+        if self._turn.acquire(blocking=False):
+            try:
+                self._pump()
+            finally:
+                self._turn.release()
+
+    def close(self) -> None:
+        """See `Channel.close`."""
+        with self._turn:
+            if not self._line.is_closed:
+                self._say(_BYE)
+                self._line.close()
+            self._waker.wake()
+            self._turn.notify_all()
+
+    # ---- waiting -----------------------------------------------------------------------------------------------------
+
+    def _wait(self, done: Callable[[], bool], timeout_s: float | None = None, takes: bool = True) -> bool:
+        """Waits until something is so; False if it is not in time. One thread looks at the socket for all that wait."""
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            self._pump()
+            if done():
+                return True
+            if (error := self._error(takes)) is not None:
+                raise error
+            left = _SLICE_S if end is None else min(_SLICE_S, end - time.monotonic())
+            if left <= 0:
+                return False
+            if self._is_polling:
+                self._turn.wait(left)
+            else:
+                self._poll(left)
+
+    def _poll(self, timeout_s: float) -> None:
+        """Lets the others have their turn until something may have come."""
+        poll = select.poll()
+        for descriptor in (self._waker.begin(), *self._line.descriptors):
+            poll.register(descriptor, select.POLLIN)
+        self._is_polling = True
+        self._turn.release()
+        try:
+            poll.poll(timeout_s * 1e3)
+        finally:
+            self._turn.acquire()
+            self._is_polling = False
+            self._waker.end()
+            self._turn.notify_all()
+
+    def _error(self, takes: bool = True) -> Exception | None:
+        """Why nothing more can come, or go; for who takes messages, only once all that came has been taken."""
+        line, where = self._line, f"{self.name}, channel to {self.peer}"
+        if line.is_closed:
+            return closed(self.name, self.peer)
+        if takes and self._inbox:
+            return None
+        if self._failure:
+            return WireError(where, "messages of this run", self._failure, "Look for what is between the two ends.")
+        ended = self.ending()
+        if ended or line.said_bye:
+            self._pump()  # its last messages may have come meanwhile
+            got = f"the end of its process: {ended}" if ended else "its end: it has closed the channel"
+            return None if takes and self._inbox else HostDiedError(where, "a host at the other end", got, _RESTORE)
+        silence = line.silence_s
+        if line.was_there and silence > self._patience.silence_s:
+            got = f"no sign of life for {silence:.1f} s; its process may hang, or the network is cut"
+            return HostUnreachableError(where, "a beat from the other end", got, _RESTORE)
+        if not line.was_there and silence > self._patience.connect_s:
+            got = f"nobody in {silence:.0f} s at {self.address}"
+            fix = "Look into the hosts' log, and whether this address can be reached from there."
+            return HostUnreachableError(where, "somebody at the other end", got, fix)
+        return None
+
+    # ---- what comes --------------------------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        """Takes all that has come from the socket."""
+        n = len(self._inbox)
+        if self._line.look():
+            for frames in self._link.unconfirmed():
+                self._line.send(frames)
+        while (frames := self._line.take()) is not None:
+            self._came(frames)
+        if len(self._inbox) > n:
+            self._waker.wake()
+            self._turn.notify_all()
+
+    def _came(self, frames: Sequence[memoryview]) -> None:
+        try:
+            message, epoch, sequence = decode(frames)
+        except WireError as error:
+            return self._refuse(error.got)
+        if sequence == 0 and epoch == self._link.epoch and message.kind.startswith("\0"):
+            return self._control(message)
+        verdict = self._link.judge(epoch, sequence)
+        if verdict is Verdict.NEXT:
+            self._n_bad = 0
+            self._inbox.append(message)
+        elif verdict is not Verdict.AGAIN:
+            got = f"message {sequence} of epoch {epoch}, {verdict.value}"
+            self._refuse(f"{got}, where message {self._link.expected} of epoch {self._link.epoch} was next")
+        return None
+
+    def _control(self, message: Message) -> None:
+        match message:
+            case Message(kind="\0told", numbers=(sequence,)):
+                self._link.told(sequence)
+                self._turn.notify_all()
+            case Message(kind="\0again", numbers=(sequence,)):
+                for frames in self._link.unconfirmed(sequence):
+                    self._line.send(frames)
+            case Message(kind="\0bye"):
+                self._line.said_bye = True
+
+    def _refuse(self, got: str) -> None:
+        """Something that is not the next message: asks for that one, but not for ever. Only the first of a row asks."""
+        self._n_bad += 1
+        if self._n_bad >= _MOST_BAD * (1 + self._window.messages):
+            self._failure = got
+        elif self._n_bad % (1 + self._window.messages) == 1:
+            self._say(_AGAIN, self._link.expected)
+
+    def _say(self, kind: str, *numbers: int) -> None:
+        self._line.send(encode(Message(kind, numbers), self._link.epoch, 0))

@@ -1,0 +1,128 @@
+"""A ZeroMQ socket for one peer, and whether the peer is there. It may lose and repeat messages when the connection breaks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+_SETTLE_S = 0.05
+"""After so long, a socket whose peer has gone no longer takes messages for it."""
+
+
+class Line:
+    """A socket: a ROUTER where this end listens, a DEALER where it has connected. For one thread at a time.
+
+    Args:
+      socket: The socket, bound or connected.
+      peer: The name of the other end.
+      address: Where one end listens.
+      heartbeat_s: How long the socket waits for a beat before it gives up the connection.
+      probe: A message that means nothing to the peer.
+    """
+
+    def __init__(
+        self,
+        socket: zmq.Socket[bytes],
+        peer: str,
+        address: str,
+        heartbeat_s: float,
+        probe: Sequence[bytes | memoryview],
+    ):
+        self._socket, self.peer, self.address, self._heartbeat_s = socket, peer, address, heartbeat_s
+        self._probe = probe
+        self._monitor = socket.get_monitor_socket(_EVENTS)
+        self._route = [peer.encode()] if socket.socket_type == zmq.ROUTER else []
+        self.is_up, self.was_there = False, False
+        self._down_since = time.monotonic()
+        self._owes = False  # a message was refused since nobody was there
+        self._doubt_at: float | None = None  # a connection to a listening socket has ended, perhaps a stranger's
+        self.said_bye, self.is_closed = False, False
+        self.descriptors: Sequence[int] = (socket.getsockopt(zmq.FD), self._monitor.getsockopt(zmq.FD))
+
+    @property
+    def state(self) -> str:
+        """In one word."""
+        return "closed" if self.is_closed else "connected" if self.is_up else "not connected"
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the peer was there and is not now."""
+        return self.said_bye or (self.was_there and not self.is_up)
+
+    @property
+    def silence_s(self) -> float:
+        """For how long the peer has given no sign of life, in seconds; 0 while it is there."""
+        return 0.0 if self.is_up else time.monotonic() - self._down_since
+
+    def send(self, frames: Sequence[Any]) -> bool:
+        """Gives a message to the socket.
+
+        Args:
+          frames: The message's.
+
+        Returns:
+          Whether it was taken. What was not taken must be sent again when `look` says so.
+        """
+        if self.is_closed:
+            return False
+        try:
+            self._socket.send_multipart([*self._route, *frames], zmq.DONTWAIT, copy=False)
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                raise
+            self._owes = True
+            return False
+        return True
+
+    def take(self) -> list[memoryview] | None:
+        """The next message that has come from the peer, if any."""
+        while not self.is_closed:
+            try:
+                frames = self._socket.recv_multipart(zmq.DONTWAIT, copy=False)
+            except zmq.Again:
+                return None
+            if self._route and frames.pop(0).bytes != self._route[0]:
+                continue  # a stranger
+            return [frame.buffer for frame in frames]
+        return None
+
+    def look(self) -> bool:
+        """Looks who has come and gone.
+
+        Returns:
+          Whether all that the peer has not confirmed must be sent again.
+        """
+        if self.is_closed:
+            return False
+        again = self._owes and self.is_up
+        while self._monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            if recv_monitor_message(self._monitor)["event"] == zmq.Event.HANDSHAKE_SUCCEEDED:
+                again = again or self.was_there or bool(self._route)
+                self.is_up, self.was_there, self._doubt_at = True, True, None
+            elif self._route:
+                self._doubt_at = time.monotonic() + _SETTLE_S
+            elif self.is_up:
+                self._lost()
+        if self._doubt_at is not None and time.monotonic() > self._doubt_at:
+            self._doubt_at = None
+            if self.is_up and not self.send(self._probe):
+                self._lost()
+        if again:
+            self._owes = False
+        return again
+
+    def _lost(self) -> None:
+        self.is_up = False
+        self._down_since = time.monotonic() - self._heartbeat_s
+
+    def close(self) -> None:
+        """Closes the socket; what it has taken still goes out for a while."""
+        self.is_closed = True
+        self._socket.disable_monitor()
+        self._monitor.close(0)
+        self._socket.close()

@@ -1,0 +1,184 @@
+"""Where a process makes its channels over ZeroMQ: with the keys of the run, which nobody else has, on the loopback unless told otherwise."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import weakref
+from typing import NamedTuple
+
+import zmq
+from zmq.utils import z85
+
+from ampjax.cluster.wire.channel import Window
+from ampjax.cluster.wire.link import Link
+from ampjax.cluster.wire.message import Message, encode
+from ampjax.cluster.wire.zmq_channel import Patience, ZmqChannel
+from ampjax.cluster.wire.zmq_line import Line
+from ampjax.errors import SettingsError
+
+LOOPBACK = "127.0.0.1"
+_LARGEST_FRAME = 1 << 26
+_LINGER_MS = 2000
+_TEND_S = 0.05
+
+
+class Keys(NamedTuple):
+    """The key pair of a run. All its processes have both halves, so each knows the others, and others know none.
+
+    Args:
+      public: The public key, Z85.
+      secret: The secret key, Z85.
+    """
+
+    public: bytes
+    secret: bytes
+
+
+def new_keys() -> Keys:
+    """Keys for one run."""
+    return Keys(*zmq.curve_keypair())
+
+
+class Wire:
+    """Channels of one process. What goes over them is encrypted and authenticated (CURVE: Curve25519, XSalsa20, Poly1305).
+
+    Args:
+      name: This process's name among the others.
+      keys: The run's keys. None for no protection at all: for measurements, and for tests of what gets in between.
+      host: The address of this machine at which others can reach it.
+      epoch: The run's epoch. What others send is refused.
+      window: How much may be under way one way on each channel.
+      patience: How long to wait for signs of life.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        keys: Keys | None,
+        host: str = LOOPBACK,
+        epoch: int = 0,
+        window: Window | None = None,
+        patience: Patience | None = None,
+    ):
+        self.name, self.host, self.epoch = name, host, epoch
+        self._keys, self._window, self._patience = keys, window or Window(), patience or Patience()
+        self._context = zmq.Context()
+        self._context.setsockopt(zmq.MAX_SOCKETS, 1 << 14)
+        self._channels: list[weakref.ref[ZmqChannel]] = []
+        self._ended = threading.Event()
+        if keys is not None:
+            _let_in_only(self._context, keys)
+        threading.Thread(target=_tend, args=(self._channels, self._ended), name="ampjax-tend", daemon=True).start()
+        weakref.finalize(self, self._ended.set)
+
+    def listen(self, peer: str) -> ZmqChannel:
+        """A channel to a process that connects to this one.
+
+        Args:
+          peer: Its name.
+
+        Returns:
+          The channel, at once; its `address` is what the peer needs.
+
+        Raises:
+          SettingsError: If nothing can listen at this machine's address.
+        """
+        line = self._socket(zmq.ROUTER)
+        line.router_mandatory = True
+        line.router_handover = True  # a peer that comes anew takes over from what is left of its last connection
+        if self._keys is not None:
+            line.curve_server, line.zap_domain = True, b"ampjax"
+        try:
+            port = line.bind_to_random_port(f"tcp://{self.host}")
+        except zmq.ZMQError as error:
+            line.close()
+            fix = "Give an address of this machine."
+            raise SettingsError("hosts", "an address to listen at", f"{self.host!r}: {error}", fix) from None
+        return self._channel(line, peer, f"tcp://{self.host}:{port}")
+
+    def connect(self, peer: str, address: str) -> ZmqChannel:
+        """A channel to a process that listens.
+
+        Args:
+          peer: Its name.
+          address: The `address` of its channel.
+
+        Returns:
+          The channel, at once.
+        """
+        line = self._socket(zmq.DEALER)
+        line.routing_id = self.name.encode()
+        if self._keys is not None:
+            line.curve_serverkey = self._keys.public
+        line.connect(address)
+        return self._channel(line, peer, address)
+
+    def _socket(self, kind: int) -> zmq.Socket[bytes]:
+        result = self._context.socket(kind)
+        silence_ms = self._patience.silence_s * 1e3
+        result.ipv6 = ":" in self.host
+        # The link bounds what is under way; if the socket did, it would stop reading when it is full, and beats with it.
+        result.sndhwm = result.rcvhwm = 0
+        result.heartbeat_ivl, result.heartbeat_timeout = int(0.15 * silence_ms), int(0.55 * silence_ms)
+        result.reconnect_ivl, result.handshake_ivl, result.linger = 50, 5000, _LINGER_MS
+        result.maxmsgsize = _LARGEST_FRAME
+        if self._keys is not None:
+            result.curve_publickey, result.curve_secretkey = self._keys
+        return result
+
+    def _channel(self, line: zmq.Socket[bytes], peer: str, address: str) -> ZmqChannel:
+        probe = encode(Message("\0told", (0,)), self.epoch, 0)
+        beat_s = 0.7 * self._patience.silence_s
+        link = Link(self.epoch, self._window)
+        result = ZmqChannel(self.name, Line(line, peer, address, beat_s, probe), link, self._window, self._patience)
+        self._channels.append(weakref.ref(result))
+        return result
+
+    def close(self) -> None:
+        """Closes all channels, and waits until what was sent has gone out, for two seconds at most."""
+        self._ended.set()
+        for there in self._channels:
+            if (channel := there()) is not None:
+                channel.close()
+        self._context.term()
+
+
+def _tend(channels: list[weakref.ref[ZmqChannel]], ended: threading.Event) -> None:
+    """Sends what must be sent again also for a process that is in no call of its channels."""
+    while not ended.wait(_TEND_S):
+        for there in list(channels):
+            if (channel := there()) is not None:
+                channel.tend()
+                del channel  # holds none while it waits
+
+
+def _let_in_only(context: zmq.Context[zmq.Socket[bytes]], keys: Keys) -> None:
+    """Answers the sockets that ask whom to let in: who has the run's secret key (ZeroMQ's authentication protocol, RFC 27)."""
+    door = context.socket(zmq.REP)
+    door.linger = 0
+    door.bind("inproc://zeromq.zap.01")
+    wanted = [b"CURVE", z85.decode(keys.public)]
+
+    def answer() -> None:
+        with contextlib.suppress(zmq.ContextTerminated), door:
+            while True:
+                version, request, _, _, _, *credentials = door.recv_multipart()
+                verdict = [b"200", b"OK"] if credentials == wanted else [b"400", b"not of this run"]
+                door.send_multipart([version, request, *verdict, b"", b""])
+
+    threading.Thread(target=answer, name="ampjax-wire", daemon=True).start()
+
+
+def own_address(toward: str) -> str:
+    """The address of this machine at which another one can reach it.
+
+    Args:
+      toward: The other's address, `tcp://host:port`.
+    """
+    host = toward.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))  # nothing is sent
+        return probe.getsockname()[0]
