@@ -1,5 +1,8 @@
 """Several processes, on one machine or many: where they are placed, how they end, and the messages between them."""
 
+from ampjax.cluster.hosts.host_context import HostContext
+from ampjax.cluster.hosts.local_launcher import LocalLauncher
+from ampjax.cluster.hosts.spawn_hosts import Host, HostOptions, Hosts, spawn
 from ampjax.cluster.wire.channel import Channel, Window, wait_any
 from ampjax.cluster.wire.memory_channel import memory_pair
 from ampjax.cluster.wire.message import Message

@@ -19,7 +19,7 @@ from ampjax.cluster.wire.memory_channel import closed, waits_long
 from ampjax.cluster.wire.message import Message, decode, encode
 from ampjax.cluster.wire.waker import Waker
 from ampjax.cluster.wire.zmq_line import Line
-from ampjax.errors import HostDiedError, HostUnreachableError, WireError
+from ampjax.errors import HostDiedError, HostError, HostUnreachableError, WireError
 
 _SLICE_S = 0.1
 """How long nobody looks whether the other end is still there."""
@@ -27,7 +27,7 @@ _SLICE_S = 0.1
 _MOST_BAD = 16
 """So many messages in a row may be damaged or foreign before that is an error. Each time the right one is asked for again."""
 
-_TOLD, _AGAIN, _BYE = "\0told", "\0again", "\0bye"
+_TOLD, _AGAIN, _BYE, _FAILED = "\0told", "\0again", "\0bye", "\0failed"
 _RESTORE = "What it held is lost: restore the last snapshot, and start the hosts anew."
 
 
@@ -59,7 +59,7 @@ class ZmqChannel:
         self._turn = threading.Condition(threading.Lock())
         self._waker, self._is_polling = Waker(), False
         self._inbox: deque[Message] = deque()
-        self._n_bad, self._failure = 0, ""
+        self._n_bad, self._failure, self._traceback = 0, "", ""
         self.ending: Callable[[], str | None] = lambda: None
         """Says how the process at the other end has ended; None as long as it has not, or nobody knows."""
 
@@ -133,6 +133,20 @@ class ZmqChannel:
             self._waker.wake()
             self._turn.notify_all()
 
+    def fail(self, traceback: str) -> None:
+        """Tells the other end that the program here has failed: its `receive` raises a `HostError`.
+
+        Args:
+          traceback: The error's traceback.
+        """
+        with self._turn:
+            self._line.send(encode(Message(_FAILED, text=traceback), self._link.epoch, 0))
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the other end has closed the channel."""
+        return self._line.said_bye
+
     # ---- waiting -----------------------------------------------------------------------------------------------------
 
     def _wait(self, done: Callable[[], bool], timeout_s: float | None = None, takes: bool = True) -> bool:
@@ -176,6 +190,11 @@ class ZmqChannel:
             return None
         if self._failure:
             return WireError(where, "messages of this run", self._failure, "Look for what is between the two ends.")
+        if self._traceback:
+            *_, last = self._traceback.strip().splitlines()
+            error = HostError(self.peer, "a program without an error", last, "Look at the notes of this error.")
+            error.add_note(f"At {self.peer}:\n{self._traceback}")
+            return error
         ended = self.ending()
         if ended or line.said_bye:
             self._pump()  # its last messages may have come meanwhile
@@ -231,6 +250,8 @@ class ZmqChannel:
                     self._line.send(frames)
             case Message(kind="\0bye"):
                 self._line.said_bye = True
+            case Message(kind="\0failed", text=text):
+                self._traceback = text
 
     def _refuse(self, got: str) -> None:
         """Something that is not the next message: asks for that one, but not for ever. Only the first of a row asks."""

@@ -1,0 +1,156 @@
+"""Processes on this machine: fresh interpreters, so nothing is forked while threads run, and scripts need no guard of `__main__`."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import queue
+import signal
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ampjax.cluster.hosts.job import Job
+from ampjax.cluster.wire.zmq_wire import LOOPBACK
+from ampjax.errors import HostError
+
+_PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from ampjax.cluster.hosts import host_program; host_program.main()"
+_TAIL = 20
+
+
+class LocalLauncher:
+    """Starts processes on this machine. What they write comes out here, each line with its host's name.
+
+    Args:
+      log: Takes a line; None prints it to the standard error of the time.
+      host: The address of this machine at which other processes reach it.
+    """
+
+    def __init__(self, log: Callable[[str], None] | None = None, host: str = LOOPBACK):
+        self._log, self.host = log or _print, host
+
+    def start(self, jobs: Sequence[Job], main: bytes, environment: Mapping[str, str]) -> Sequence[LocalProcess]:
+        """See `Launcher.start`."""
+        started: list[LocalProcess] = []
+        try:
+            for job in jobs:
+                started.append(LocalProcess(job, main, environment, self._log))
+        except OSError as error:
+            for process in started:
+                process.kill()
+            fix = "Start fewer hosts, or free memory and processes."
+            raise HostError(jobs[len(started)].name, "a process", f"{error}", fix) from error
+        return started
+
+    def close(self) -> None:
+        """See `Launcher.close`."""
+
+
+class LocalProcess:
+    """One process on this machine.
+
+    Args:
+      job: What it is told.
+      main: What it runs, packed.
+      environment: Variables of its environment besides this process's.
+      log: Takes its lines.
+    """
+
+    def __init__(self, job: Job, main: bytes, environment: Mapping[str, str], log: Callable[[str], None]):
+        self._tail: collections.deque[str] = collections.deque(maxlen=_TAIL)
+        command = [sys.executable, "-c", _PROGRAM, *sys.path]
+        self._process: subprocess.Popen[bytes] = _in_a_lasting_thread(
+            lambda: subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
+                start_new_session=True,  # Ctrl-C in a terminal is for the driver alone
+            )
+        )
+        reader = threading.Thread(target=self._read, args=(job.name, log), name=f"log of {job.name}", daemon=True)
+        reader.start()
+        text = job.encoded()
+        stdin = self._process.stdin
+        assert stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # then it has ended, and that is noticed where it is waited for
+            stdin.write(struct.pack("<QQQ", os.getpid(), len(text), len(main)) + text + main)
+            stdin.flush()
+
+    @property
+    def id(self) -> int:
+        """The process's id."""
+        return self._process.pid
+
+    def _read(self, name: str, log: Callable[[str], None]) -> None:
+        stream = self._process.stdout
+        assert stream is not None
+        for line in stream:
+            text = line.decode(errors="replace").rstrip("\n")
+            self._tail.append(text)
+            log(f"[{name}] {text}")
+        self._process.wait()  # so that others see at once that it is gone
+
+    def ending(self) -> str | None:
+        """See `Started.ending`."""
+        code = self._process.poll()
+        if code is None:
+            return None
+        with contextlib.suppress(ValueError):
+            return f"killed by {signal.Signals(-code).name}"
+        return f"exit code {code}"
+
+    def kill(self) -> None:
+        """See `Started.kill`."""
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+
+    def wait(self, timeout_s: float) -> None:
+        """Waits for its end, but not longer than some seconds."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout_s)
+
+    def log_tail(self) -> Sequence[str]:
+        """See `Started.log_tail`."""
+        return list(self._tail)
+
+
+def _print(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+_wanted: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Any]]] = queue.SimpleQueue()
+_starter: list[tuple[int, threading.Thread]] = []
+_starting = threading.Lock()
+
+
+def _in_a_lasting_thread(call: Callable[[], Any]) -> Any:
+    """Calls in a thread that lives as long as this process: Linux kills a host when the thread that started it ends."""
+    with _starting:
+        if not _starter or _starter[-1][0] != os.getpid():
+            thread = threading.Thread(target=_serve, name="ampjax-starts-hosts", daemon=True)
+            thread.start()
+            _starter.append((os.getpid(), thread))
+    answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    _wanted.put((call, answer))
+    result = answer.get()
+    if isinstance(result, BaseException):
+        raise result
+    return result
+
+
+def _serve() -> None:
+    while True:
+        call, answer = _wanted.get()
+        try:
+            answer.put(call())
+        except BaseException as error:
+            answer.put(error)
