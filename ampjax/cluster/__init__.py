@@ -2,6 +2,7 @@
 
 from ampjax.cluster.hosts.host_context import HostContext
 from ampjax.cluster.hosts.local_launcher import LocalLauncher
+from ampjax.cluster.hosts.ray_launcher import RayLauncher
 from ampjax.cluster.hosts.spawn_hosts import Host, HostOptions, Hosts, spawn
 from ampjax.cluster.wire.channel import Channel, Window, wait_any
 from ampjax.cluster.wire.memory_channel import memory_pair

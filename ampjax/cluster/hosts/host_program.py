@@ -57,8 +57,8 @@ def run(job: Job, main: bytes, digest: str) -> bool:
 
 def _run(job: Job, main: bytes, digest: str, wire: Wire) -> bool:
     driver, find = wire.connect("driver", job.driver), PeerFinder(wire, job.names)
-    hello = Hello(**own_versions(), digest=digest, devices=_n_devices(job), addresses=find.addresses)
     try:
+        hello = Hello(**own_versions(), digest=digest, devices=_n_devices(job), addresses=find.addresses)
         driver.send(Message("hello", text=json.dumps(asdict(hello))))
         start: Any = driver.receive()
         find.learn({name: tuple(entry) for name, entry in json.loads(start.text).items()})

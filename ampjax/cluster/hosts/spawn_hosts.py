@@ -45,8 +45,8 @@ class HostOptions:
     environment: Mapping[str, str] = field(default_factory=dict)
     digest: str = ""
     epoch: int = 0
-    window: Window = Window()
-    patience: Patience = Patience()
+    window: Window = field(default_factory=Window)
+    patience: Patience = field(default_factory=Patience)
 
 
 @dataclass(frozen=True, eq=False)

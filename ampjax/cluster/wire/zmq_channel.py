@@ -60,6 +60,7 @@ class ZmqChannel:
         self._waker, self._is_polling = Waker(), False
         self._inbox: deque[Message] = deque()
         self._n_bad, self._failure, self._traceback = 0, "", ""
+        self._repeats = False
         self.ending: Callable[[], str | None] = lambda: None
         """Says how the process at the other end has ended; None as long as it has not, or nobody knows."""
 
@@ -128,6 +129,7 @@ class ZmqChannel:
         """See `Channel.close`."""
         with self._turn:
             if not self._line.is_closed:
+                self._pump()
                 self._say(_BYE)
                 self._line.close()
             self._waker.wake()
@@ -218,8 +220,12 @@ class ZmqChannel:
         if self._line.look():
             for frames in self._link.unconfirmed():
                 self._line.send(frames)
+            self._repeats = True
         while (frames := self._line.take()) is not None:
             self._came(frames)
+        if self._repeats:  # the other end does not know what has been taken here
+            self._repeats = False
+            self._say(_TOLD, self._link.tell())
         if len(self._inbox) > n:
             self._waker.wake()
             self._turn.notify_all()
@@ -235,7 +241,9 @@ class ZmqChannel:
         if verdict is Verdict.NEXT:
             self._n_bad = 0
             self._inbox.append(message)
-        elif verdict is not Verdict.AGAIN:
+        elif verdict is Verdict.AGAIN:
+            self._repeats = True
+        else:
             got = f"message {sequence} of epoch {epoch}, {verdict.value}"
             self._refuse(f"{got}, where message {self._link.expected} of epoch {self._link.epoch} was next")
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +11,9 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 _EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+_RETRY_S, _MOST_RETRY_S = 0.2, 2.0
+"""After so long without a connection, this end tries anew, at first and at last."""
+
 _SETTLE_S = 0.05
 """After so long, a socket whose peer has gone no longer takes messages for it."""
 
@@ -36,11 +40,13 @@ class Line:
         self._socket, self.peer, self.address, self._heartbeat_s = socket, peer, address, heartbeat_s
         self._probe = probe
         self._monitor = socket.get_monitor_socket(_EVENTS)
-        self._route = [peer.encode()] if socket.socket_type == zmq.ROUTER else []
+        self._route = [peer.encode()] if socket.type == zmq.ROUTER else []
         self.is_up, self.was_there = False, False
         self._down_since = time.monotonic()
         self._owes = False  # a message was refused since nobody was there
         self._doubt_at: float | None = None  # a connection to a listening socket has ended, perhaps a stranger's
+        self._retry_s = _MOST_RETRY_S
+        self._retry_at = time.monotonic() + _MOST_RETRY_S
         self.said_bye, self.is_closed = False, False
         self.descriptors: Sequence[int] = (socket.getsockopt(zmq.FD), self._monitor.getsockopt(zmq.FD))
 
@@ -112,12 +118,24 @@ class Line:
             self._doubt_at = None
             if self.is_up and not self.send(self._probe):
                 self._lost()
+        if not self.is_up and not self._route and time.monotonic() > self._retry_at:
+            self._connect_anew()
         if again:
             self._owes = False
         return again
 
+    def _connect_anew(self) -> None:
+        """Where bytes of a handshake were damaged, ZeroMQ takes the peer for a stranger and does not try again by itself."""
+        with contextlib.suppress(zmq.ZMQError):
+            self._socket.disconnect(self.address)
+        self._socket.connect(self.address)
+        self._owes = True  # what waited in the socket is gone
+        self._retry_s = min(2 * self._retry_s, _MOST_RETRY_S)
+        self._retry_at = time.monotonic() + self._retry_s
+
     def _lost(self) -> None:
-        self.is_up = False
+        self.is_up, self._retry_s = False, _RETRY_S
+        self._retry_at = time.monotonic() + _RETRY_S
         self._down_since = time.monotonic() - self._heartbeat_s
 
     def close(self) -> None:
@@ -125,4 +143,4 @@ class Line:
         self.is_closed = True
         self._socket.disable_monitor()
         self._monitor.close(0)
-        self._socket.close()
+        self._socket.close(None if self.is_up and not self.said_bye else 0)

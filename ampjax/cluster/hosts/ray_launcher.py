@@ -1,0 +1,166 @@
+"""Hosts placed, started, watched and ended by Ray. It carries no message of a run: a call costs it a millisecond, the wire a tenth of that."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ampjax.cluster.hosts.job import Job
+from ampjax.cluster.wire.zmq_wire import LOOPBACK
+from ampjax.errors import HostError
+
+_WATCH_S = 0.2
+"""How often Ray is asked whether a host is there."""
+
+_PLACE_S = 60.0
+
+
+class RayLauncher:
+    """Starts hosts as Ray actors, each in a bundle of its own of a placement group. None is ever started anew by Ray: it would have lost all.
+
+    Args:
+      address: The cluster's, as `ray.init` takes it; None starts Ray on this machine, unless it runs in this process already.
+      resources: What each host needs, by Ray's names of resources.
+      strategy: Ray's for placing them: `SPREAD` over machines if it can, `STRICT_SPREAD` over as many machines as hosts, or `PACK`.
+
+    Raises:
+      HostError: If Ray is not installed or can't be reached.
+    """
+
+    def __init__(
+        self, address: str | None = None, resources: Mapping[str, float] | None = None, strategy: str = "SPREAD"
+    ):
+        try:
+            import ray
+        except ImportError as error:
+            fix = 'Install it with `pip install "ampjax[cluster]"`, or start hosts on this machine.'
+            raise HostError("Ray", "its package", f"{error}", fix) from None
+        self._ray, self._strategy = ray, strategy
+        self._resources = dict(resources or {"CPU": 1})
+        self._is_ours = not ray.is_initialized()
+        self._group: Any = None
+        if self._is_ours:
+            try:
+                ray.init(address=address or "local", include_dashboard=False if address is None else None)
+            except Exception as error:
+                fix = "Start it there with `ray start --head`, and give the address that it names."
+                raise HostError("Ray", f"a cluster at {address!r}", f"{error}", fix) from error
+        is_cluster = (
+            len({node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}) > 1 or address is not None
+        )
+        self.host = ray.util.get_node_ip_address() if is_cluster else LOOPBACK
+
+    def start(self, jobs: Sequence[Job], main: bytes, environment: Mapping[str, str]) -> Sequence[RayProcess]:
+        """See `Launcher.start`."""
+        from ray.util.placement_group import placement_group
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        ray = self._ray
+        self._group = placement_group([self._resources] * len(jobs), strategy=self._strategy)
+        if not self._group.wait(_PLACE_S):
+            there = ray.available_resources()
+            self.close()
+            fix = "Ask for fewer hosts or less for each, or let more machines join."
+            wanted = f"room for {len(jobs)} hosts with {self._resources} each"
+            raise HostError("Ray", wanted, f"{there} in {_PLACE_S:g} s", fix)
+        actor = ray.remote(RayHost)
+        options = {
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            "num_cpus": self._resources.get("CPU", 0),
+            "num_gpus": self._resources.get("GPU", 0),
+            "resources": {k: v for k, v in self._resources.items() if k not in ("CPU", "GPU")},
+            "runtime_env": {"env_vars": dict(environment)},
+        }
+        result = []
+        for i, job in enumerate(jobs):
+            place = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=i)
+            handle = actor.options(scheduling_strategy=place, **options).remote(job.name)
+            result.append(RayProcess(ray, handle, handle.run.remote(job.encoded(), main)))
+        return result
+
+    def close(self) -> None:
+        """See `Launcher.close`. A Ray that was started here ends."""
+        from ray.util.placement_group import remove_placement_group
+
+        if self._ray.is_initialized():
+            if self._group is not None:
+                remove_placement_group(self._group)
+                self._group = None
+            if self._is_ours:
+                self._ray.shutdown()
+
+
+class RayHost:
+    """What runs in Ray's process. Ray's log has its name before each line.
+
+    Args:
+      name: The host's name.
+    """
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def __repr__(self) -> str:
+        return self._name
+
+    def run(self, job: bytes, main: bytes) -> bool:
+        """Runs the host until its program ends.
+
+        Args:
+          job: What it is told.
+          main: What it runs, packed.
+
+        Returns:
+          Whether it ended without an error.
+        """
+        from ampjax.cluster.hosts import host_program
+
+        decoded = Job.decoded(job)
+        return host_program.run(decoded, main, decoded.digest)
+
+
+class RayProcess:
+    """One host, as Ray knows it.
+
+    Args:
+      ray: The package.
+      handle: The actor.
+      running: What `run` will give.
+    """
+
+    def __init__(self, ray: Any, handle: Any, running: Any):
+        self._ray, self._handle, self._running = ray, handle, running
+        self._ending: str | None = None
+        self._asked_at = 0.0
+
+    def ending(self) -> str | None:
+        """See `Started.ending`."""
+        now = time.monotonic()
+        if self._ending is None and now > self._asked_at + _WATCH_S:
+            self._asked_at = now
+            self._ending = self._ask()
+        return self._ending
+
+    def _ask(self) -> str | None:
+        if not self._ray.is_initialized():
+            return "the end of Ray"
+        ready, _ = self._ray.wait([self._running], timeout=0)
+        if not ready:
+            return None
+        try:
+            return "its program has ended" if self._ray.get(self._running) else "its program has failed"
+        except Exception as error:
+            return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+
+    def kill(self) -> None:
+        """See `Started.kill`."""
+        with contextlib.suppress(Exception):  # Ray has ended before
+            self._ray.kill(self._handle, no_restart=True)
+        self._ending = self._ending or "killed"
+
+    def log_tail(self) -> Sequence[str]:
+        """See `Started.log_tail`. Ray prints what hosts write."""
+        return ()

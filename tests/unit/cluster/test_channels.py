@@ -1,0 +1,273 @@
+"""Channels: all that is sent comes, once and in order, whatever happens to the connection; or an error says why not."""
+
+import contextlib
+import re
+import threading
+import time
+
+import numpy as np
+import pytest
+import zmq
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.effort import examples
+from support.lossy_proxy import LossyProxy
+
+from ampjax.cluster import Keys, Message, Patience, Window, Wire, memory_pair, new_keys, wait_any
+from ampjax.cluster.wire.link import Link, Verdict
+from ampjax.cluster.wire.message import encode
+from ampjax.errors import HostDiedError, HostUnreachableError, WireError
+
+KEYS = new_keys()
+QUICK = Patience(1.0, 5.0)
+
+
+@contextlib.contextmanager
+def over_zmq(window=None, keys: Keys | None = KEYS, patience=QUICK, proxy=None):
+    a, b = Wire("a", keys, window=window, patience=patience), Wire("b", keys, window=window, patience=patience)
+    try:
+        near = a.listen("b")
+        with proxy(near.address) if proxy else contextlib.nullcontext(near) as way:
+            yield near, b.connect("a", way.address), way
+    finally:
+        a.close()
+        b.close()
+
+
+@contextlib.contextmanager
+def in_memory(window=None):
+    a, b = memory_pair("a", "b", window)
+    yield a, b, None
+    a.close()
+
+
+@pytest.fixture(params=[over_zmq, in_memory])
+def pair(request):
+    return request.param
+
+
+def rows(i):
+    return Message("rows", (i,), arrays=(np.full((i % 7, 30), i, np.float32),))
+
+
+def is_right(message, i):
+    return message.numbers == (i,) and message.arrays[0].shape == (i % 7, 30) and (message.arrays[0] == i).all()
+
+
+# ---- both kinds ------------------------------------------------------------------------------------------------------
+
+
+def test_messages_come_in_order_both_ways_at_once(pair):
+    with pair(Window(messages=4)) as (a, b, _):
+        right = []
+
+        def take(end):
+            right.extend(is_right(end.receive(10), i) for i in range(50))
+
+        def give(end):
+            for i in range(50):
+                end.send(rows(i))
+
+        threads = [threading.Thread(target=f, args=(e,), daemon=True) for f in (take, give) for e in (a, b)]
+        [t.start() for t in threads]
+        [t.join(30) for t in threads]
+        assert right == 100 * [True]
+
+
+def test_a_sender_waits_while_the_window_is_full_and_warns(pair):
+    with pair(Window(messages=3, warn_after_s=0.05)) as (a, b, _):
+        n_sent = []
+
+        def give():
+            with pytest.warns(RuntimeWarning, match="b has taken no message for 0.05 s, and 3 messages or"):
+                for i in range(5):
+                    a.send(rows(i))
+                    n_sent.append(i)
+
+        thread = threading.Thread(target=give)
+        thread.start()
+        thread.join(0.5)
+        assert n_sent == [0, 1, 2]
+        assert all(is_right(b.receive(5), i) for i in range(5))
+        thread.join()
+
+
+def test_a_message_larger_than_the_window_goes_alone(pair):
+    with pair(Window(nbytes=100)) as (a, b, _):
+        for i in (5, 6):
+            a.send(rows(i))
+            assert is_right(b.receive(5), i)
+
+
+def test_what_has_not_come_in_time_is_none_and_a_closed_end_is_an_error(pair):
+    with pair() as (a, b, _):
+        a.send(rows(3))
+        assert is_right(b.receive(5), 3) and b.receive(0.01) is None and not b.is_ready()
+        a.send(rows(4))
+        a.close()
+        assert is_right(b.receive(5), 4)
+        with pytest.raises(HostDiedError, match="b, channel to a: expected"):
+            b.receive(5)
+        with pytest.raises(HostDiedError):
+            b.send(rows(5))
+
+
+def test_one_of_several_channels_is_ready(pair):
+    with pair() as (a, b, _), pair() as (c, d, _):
+        assert wait_any([b, d], 0.01) == []
+        c.send(rows(1))
+        assert wait_any([b, d], 5) == [d] and is_right(d.receive(0), 1)
+        thread = threading.Timer(0.05, a.send, [rows(2)])
+        thread.start()
+        assert wait_any([b, d], 5) == [b]
+        thread.join()
+
+
+def test_what_cannot_travel_harms_no_other_message(pair):
+    with pair() as (a, b, _):
+        with pytest.raises(WireError, match="dtype object"):
+            a.send(Message("m", arrays=(np.array([None]),)))
+        a.send(rows(1))
+        assert is_right(b.receive(5), 1)
+
+
+# ---- the link's rules ------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=examples(100))
+@given(st.data(), st.integers(1, 30), st.integers(1, 5))
+def test_a_link_gives_each_message_once_and_in_order_over_a_way_that_loses_repeats_and_shuffles(data, n, most):
+    window = Window(messages=most, nbytes=1000)
+    a, b, way, got, next_one = Link(1, window), Link(1, window), [], [], 1
+    for _ in range(20 * n):
+        if next_one <= n and a.has_room(1):
+            way.append(a.next_sequence)
+            a.sent([a.next_sequence], 1)
+            next_one += 1
+        what = data.draw(st.sampled_from(["come", "lose", "repeat", "again"]))
+        if what == "again" or not way:
+            way = [frames[0] for frames in a.unconfirmed()]
+        elif what != "lose":
+            sequence = way[data.draw(st.integers(0, len(way) - 1))]
+            if what == "come":
+                way.remove(sequence)
+            if b.judge(1, sequence) is Verdict.NEXT:
+                got.append(sequence)
+                if (told := b.taken(1)) is not None:
+                    a.told(told)
+        else:
+            way.pop()
+    while len(got) < n:  # the way gets better
+        if next_one <= n and a.has_room(1):
+            a.sent([a.next_sequence], 1)
+            next_one += 1
+        for (sequence,) in list(a.unconfirmed()):
+            if b.judge(1, sequence) is Verdict.NEXT:
+                got.append(sequence)
+                if (told := b.taken(1)) is not None:
+                    a.told(told)
+        assert len(list(a.unconfirmed())) <= most
+    assert got == list(range(1, n + 1))
+    assert (
+        b.judge(0, n + 1) is Verdict.FOREIGN and b.judge(1, n + 2) is Verdict.EARLY and b.judge(1, n) is Verdict.AGAIN
+    )
+
+
+# ---- bad networks ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["delay", "cut", "truncate", "garbage", "replay"])
+def test_a_bad_network_changes_no_number(fault):
+    with over_zmq(Window(messages=8), patience=Patience(5.0, 10.0), proxy=lambda at: LossyProxy(at, 1, fault, 40)) as (
+        a,
+        b,
+        proxy,
+    ):
+        right = []
+
+        def take(end):
+            right.extend(is_right(end.receive(20), i) for i in range(60))
+
+        threads = [threading.Thread(target=take, args=(end,), daemon=True) for end in (a, b)]
+        [t.start() for t in threads]
+        for i in range(60):
+            a.send(rows(i))
+            b.send(rows(i))
+        [t.join(30) for t in threads]
+        assert right == 120 * [True] and proxy.n_faults > 0
+
+
+def test_a_network_that_is_cut_for_good_is_an_error_on_both_ends():
+    with over_zmq(proxy=lambda at: LossyProxy(at, 2)) as (a, b, proxy):
+        a.send(rows(1))
+        assert is_right(b.receive(5), 1)
+        start = time.monotonic()
+        proxy.close()
+        for end in (a, b):
+            with pytest.raises(
+                HostUnreachableError, match=r"expected a beat from the other end, got no sign of life for"
+            ):
+                end.receive(10)
+        assert time.monotonic() - start < 2.0
+        with pytest.raises(HostUnreachableError):
+            a.send(rows(2))
+
+
+def test_nobody_at_the_other_end_is_an_error():
+    wire = Wire("a", KEYS, patience=Patience(1.0, 0.2))
+    with pytest.raises(
+        HostUnreachableError, match=r"expected somebody at the other end, got nobody in 0 s at tcp://127"
+    ):
+        wire.listen("b").receive(5)
+    wire.close()
+
+
+def test_strangers_are_not_let_in():
+    with over_zmq() as (a, b, _):
+        context, strangers = zmq.Context(), [None, new_keys()]
+        for keys in strangers:
+            stranger = context.socket(zmq.DEALER)
+            stranger.routing_id, stranger.linger = b"b", 0
+            if keys:
+                stranger.curve_publickey, stranger.curve_secretkey = keys
+                stranger.curve_serverkey = KEYS.public
+            stranger.connect(a.address)
+            stranger.send_multipart(encode(Message("evil"), 0, 1))
+        b.send(rows(1))
+        assert is_right(a.receive(5), 1) and a.receive(0.3) is None
+        b.send(rows(2))
+        assert is_right(a.receive(5), 2)
+        context.destroy(0)
+
+
+def plain_sender(a):
+    sender = zmq.Context.instance().socket(zmq.DEALER)
+    sender.routing_id, sender.linger = b"b", 0
+    sender.connect(a.address)
+    return sender
+
+
+def test_damaged_repeated_early_and_old_messages_are_refused_and_the_right_one_asked_for():
+    a = Wire("a", None, patience=QUICK)
+    near = a.listen("b")
+    sender = plain_sender(near)
+    first, second = encode(rows(1), 0, 1), encode(rows(2), 0, 2)
+    for frames in ([b"junk"], second, encode(rows(9), 7, 1), first[:1], [first[0][:20]], first, first):
+        sender.send_multipart(frames)
+    assert is_right(near.receive(5), 1) and near.receive(0.1) is None
+    sender.send_multipart(second)
+    assert is_right(near.receive(5), 2)
+    sender.close()
+    a.close()
+
+
+def test_an_end_that_sends_nothing_right_is_given_up():
+    a = Wire("a", None, window=Window(messages=1), patience=QUICK)
+    near = a.listen("b")
+    sender = plain_sender(near)
+    for _ in range(40):
+        sender.send_multipart([b"junk"])
+    with pytest.raises(WireError, match=re.escape("a, channel to b: expected messages of this run")):
+        near.receive(5)
+    sender.close()
+    a.close()

@@ -1,0 +1,67 @@
+"""Hosts that Ray places: the same as local ones. Slow, so only in a full run."""
+
+import os
+import signal
+import sys
+import time
+
+import cloudpickle
+import numpy as np
+import pytest
+
+from ampjax.cluster import HostOptions, Message, RayLauncher, spawn
+from ampjax.errors import HostDiedError, HostError
+
+pytestmark = pytest.mark.full
+ray = pytest.importorskip("ray")
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # hosts can't import a test
+
+
+def relay(context):
+    """The first host sends what it gets to the second, which sends it back to the driver."""
+    import os
+
+    while True:
+        if context.number == 0:
+            context.peer("host-1").send(context.driver.receive())
+        else:
+            message = context.peer("host-0").receive()
+            context.driver.send(Message("back", (os.getpid(),), os.environ["JAX_NUM_CPU_DEVICES"], message.arrays))
+
+
+def check_relay(hosts):
+    array = np.arange(20, dtype=np.float32)
+    hosts[0].channel.send(Message("go", arrays=(array,)))
+    message = hosts[1].channel.receive(60)
+    assert (message.numbers, message.text) == ((hosts[1].process,), "2") and (message.arrays[0] == array).all()
+    os.kill(hosts[1].process, signal.SIGKILL)
+    start = time.monotonic()
+    with pytest.raises(HostDiedError, match="channel to host-1: expected a host at the other end"):
+        hosts[1].channel.receive(60)
+    assert time.monotonic() - start < 2.5 and not hosts[1].alive and hosts[0].alive
+
+
+def test_a_local_ray():
+    with spawn(2, relay, HostOptions(devices=2), RayLauncher(resources={"CPU": 0.5})) as hosts:
+        check_relay(hosts)
+    assert not ray.is_initialized()
+
+
+def test_two_raylets():
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        cluster.add_node(num_cpus=1)
+        launcher = RayLauncher(cluster.address, strategy="STRICT_SPREAD")
+        assert len(ray.nodes()) == 2
+        with spawn(2, relay, HostOptions(devices=2), launcher) as hosts:
+            check_relay(hosts)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def test_no_cluster_is_an_error():
+    with pytest.raises(HostError, match=r"Ray: expected a cluster at '127.0.0.1:1'"):
+        RayLauncher("127.0.0.1:1")
