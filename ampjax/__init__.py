@@ -48,6 +48,7 @@ from ampjax.testing.verify import verify
 from ampjax.trace.trace import Trace
 from ampjax.train.replay import replay
 from ampjax.train.settings import Settings
+from ampjax.train.snapshots.snapshot_settings import Snapshots
 from ampjax.train.trainer import Trainer
 
 __all__ = [
@@ -62,6 +63,7 @@ __all__ = [
     "ProfileCost",
     "Ragged",
     "Settings",
+    "Snapshots",
     "Stacked",
     "State",
     "Stragglers",

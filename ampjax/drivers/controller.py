@@ -102,6 +102,19 @@ class Source:
             self._start(ids, put)
         return n
 
+    @property
+    def n_admitted(self) -> int:
+        """How many instances have been admitted."""
+        return self._next
+
+    def end_early(self, multiple: int = 1) -> None:
+        """Ends the pass before all instances are admitted, so that soon nothing is in flight.
+
+        Args:
+          multiple: Of how many instances it is to be a multiple, from the first on.
+        """
+        self._ids = self._ids[: -(-self._next // multiple) * multiple]
+
     def ended(self, instances: Sequence[int]) -> None:
         """Notes that some instances have ended.
 

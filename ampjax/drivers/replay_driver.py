@@ -65,6 +65,20 @@ class Follower:
         if not isinstance(self.ahead, End) or self.ahead.reason == INTERRUPTED:
             raise RecordingEnds
 
+    def skip(self, n: int) -> None:
+        """Passes over decisions that were followed before a snapshot was taken.
+
+        Args:
+          n: How many.
+
+        Raises:
+          ReplayError: If there are fewer.
+        """
+        for _ in range(n):
+            if self.ahead is None:
+                raise self.departure(f"a replay that has followed {n} decisions")
+            self.taken, self.ahead = self.taken + 1, next(self._decisions, None)
+
     def take(self, decision: Decision) -> None:
         """Compares a decision with the recorded one, and goes on to the next.
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
 
 from ampjax.devices.allreduce import Device
-from ampjax.engine.arenas import zeros
+from ampjax.engine.arenas import copied, zeros
 from ampjax.ir.nodes import Node
 from ampjax.ir.payload_nodes import eval_body, metric_shapes
 from ampjax.plan.planner import Plan
@@ -121,6 +122,26 @@ class LossMetrics:
                 before = taken[node.role].line if node.role in taken else 0
                 taken[node.role] = LossSums(self._names[number], before + line)
         return list(taken.values())
+
+    def state(self) -> list[list[Any]]:
+        """Gives what has been added up and not been taken; JSON can hold it. Waits for devices.
+
+        Returns:
+          A list for `resume`.
+        """
+        held = [(key, np.asarray(sums)) for key, sums in self.sums.items()]
+        return [[*key, str(sums.dtype), sums.tobytes().hex()] for key, sums in held]
+
+    def resume(self, state: Iterable[Sequence[Any]]) -> None:
+        """Goes on adding up from another's `state`.
+
+        Args:
+          state: What `state` gave.
+        """
+        self.sums.clear()
+        for number, train, dtype, data in state:
+            sums = np.frombuffer(bytes.fromhex(data), dtype)
+            self.sums[number, train] = copied(sums, self._devices[self._plan.stages[number].space])
 
     def of_stage(self, stage: int) -> list[jax.Array]:
         """The sums of a stage, by number; none if it is no loss."""

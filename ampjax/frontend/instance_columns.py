@@ -177,8 +177,9 @@ class CompiledInstances:
             payload = parts[0]
         else:
             payload = np.concatenate([part.reshape(n, int(np.prod(part.shape[1:]))) for part in parts], axis=1)
-        fields = {name: of_message(column) for name, column in carrier.columns(columns).items()}
-        fields |= {name: np.zeros(n_messages, np.int64) for name in space.fields if name not in fields}
+        take_fields = lambda: {name: of_message(column) for name, column in carrier.columns(columns).items()}
+        fields = columns.once(("fields", plan.region.carrier), take_fields)
+        fields = fields | {name: np.zeros(n_messages, np.int64) for name in space.fields if name not in fields}
         row_starts = _starts(of_message(space.lengths(columns))) if space.is_ragged else None
         count = lambda: np.bincount(of_message(carrier.instances(columns)), minlength=self._n)
         starts = columns.once(("starts", plan.region.carrier), lambda: _starts(count()))

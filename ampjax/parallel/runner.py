@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from ampjax.errors import EquivalenceWarning, SettingsError
+from ampjax.parallel import runner_files
 from ampjax.parallel.config.partitioner import Group, Partitioner
 from ampjax.parallel.config.trainable_params import checked_params
 from ampjax.parallel.equivalence.compare import Equivalence, check_equivalence
@@ -24,6 +25,7 @@ from ampjax.parallel.planning.partition_search import SearchResult
 from ampjax.parallel.planning.search_timing import Searches
 from ampjax.parallel.planning.variable_plan import VariablePlan, plan_variables
 from ampjax.parallel.report import StepTotals, explain
+from ampjax.parallel.runner_checkpoints import RunnerCheckpoints
 from ampjax.parallel.runner_model import BuiltModel, InitialModel
 from ampjax.parallel.shard import split_batch
 from ampjax.parallel.steps.step_outcome import Metrics, fetched
@@ -58,6 +60,7 @@ class Runner:
         self._searches: Searches | None = None
         self._equivalence = Equivalence(skipped="there was no batch yet")
         self._totals = StepTotals()
+        self._checkpoints = RunnerCheckpoints(setup.config.checkpoint)
 
     def __enter__(self) -> Runner:
         return self
@@ -127,7 +130,7 @@ class Runner:
             fetched=read,
             is_mean=self.setup.config.average_dense == "mean",
         )
-        self._save_if_due()
+        self._checkpoints.save_if_due(self.steps, self.save)
         if outcome.dropped:
             raise outcome.dropped[0]
         return metrics
@@ -270,6 +273,32 @@ class Runner:
         """
         restored = self._model.restore(path)
         self.steps = restored if isinstance(restored, int) else restored.step
+        self._checkpoints.claim()
+
+    def resume(self) -> int:
+        """Goes on from the newest whole checkpoint that `ParallaxConfig(checkpoint=...)` has written, if there is one.
+
+        Called before the first batch, by a program that may have been killed. The run then ends with the same bits as one that was not,
+        if it gets the batches that are left: `shard(data, skip=runner.steps)` has them, and `keys` those of the next step.
+
+        Returns:
+          The steps that had been taken; 0 if there is no checkpoint.
+
+        Raises:
+          SettingsError: If the settings name no folder.
+          DataError: If the checkpoint is of another model.
+          TableError: If all checkpoints are damaged.
+
+        Warns:
+          SnapshotWarning: For each damaged one that was passed over.
+        """
+
+        def restore(path: Path) -> None:
+            runner_files.require_undamaged(path)
+            self.restore(path)
+
+        self._checkpoints.resume(restore)
+        return self.steps
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
@@ -285,6 +314,7 @@ class Runner:
     def _built(self, parts: Sequence[Tree]) -> BuiltModel:
         """The model, built at the first batch."""
         if isinstance(self._model, InitialModel):
+            self._checkpoints.begin()
             self._model = self._build(self._model, parts)
             for error in self._equivalence.errors:
                 warnings.warn(str(error), EquivalenceWarning, stacklevel=3)
@@ -313,11 +343,6 @@ class Runner:
             if group.label in chosen:
                 model.resplit(group, chosen[group.label])
         return searches
-
-    def _save_if_due(self) -> None:
-        due = self.setup.config.checkpoint
-        if due is not None and self.steps % due.every_steps == 0:
-            self.save(Path(due.folder) / f"step-{self.steps}")
 
 
 def _checked_fetch(fetch: str | Sequence[str], sync: bool) -> tuple[str, ...]:

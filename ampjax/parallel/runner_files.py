@@ -97,7 +97,7 @@ def save(
     folder = a_path("checkpoint, folder", folder).resolve()
     _check_place(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(folder)
+    sweep(folder)
     try:
         with leftovers.saving(folder.parent, f"{folder.name}.") as token:
             fresh = _beside(folder, token, "new")
@@ -109,7 +109,22 @@ def save(
             table_files.save(fresh / _DENSE, facts, iter([]), leaves)
             _replace(folder, fresh, _beside(folder, token, "old"))
     finally:
-        _sweep(folder)
+        sweep(folder)
+
+
+def require_undamaged(folder: str | Path) -> None:
+    """Checks every byte of a checkpoint, whatever model it is of.
+
+    Args:
+      folder: What `save` wrote.
+
+    Raises:
+      SettingsError: If the folder is no path.
+      TableError: If files are missing, cut off or altered.
+    """
+    folder = _whole_one(folder)
+    for part in _parts(folder):
+        table_files.read_arrays(part, table_files.read_manifest(part))
 
 
 def steps(folder: str | Path, params: Tree) -> int:
@@ -343,7 +358,7 @@ def _whole_one(folder: str | Path) -> Path:
     Deletes what killed saves have left, if nobody needs it.
     """
     folder = a_path("checkpoint, folder", folder).resolve()
-    _sweep(folder)
+    sweep(folder)
     if _has_manifest(folder):
         return folder
     before = [path for path in _replaced(folder) if _has_manifest(path)]
@@ -351,8 +366,12 @@ def _whole_one(folder: str | Path) -> Path:
     return max(whole or before, key=_saved_at, default=folder)
 
 
-def _sweep(folder: Path) -> None:
-    """Deletes what killed saves to this folder have left: `.new`, and also `.old` once its replacement is there and complete."""
+def sweep(folder: Path) -> None:
+    """Deletes what killed saves to this folder have left: `.new`, and also `.old` once its replacement is there and complete.
+
+    Args:
+      folder: What `save` was writing.
+    """
 
     def remove(token: str) -> None:
         shutil.rmtree(_beside(folder, token, "new"), ignore_errors=True)
@@ -371,13 +390,20 @@ def _replaced(folder: Path) -> list[Path]:
 def _is_whole(folder: Path) -> bool:
     """Whether all files of a checkpoint are there, as long as they should be."""
     try:
-        dense = _facts(folder)
-        parts = [folder / _DENSE, *(folder / _table(number) for number in range(len(dense["tables"])))]
-        for part in parts:
+        for part in _parts(folder):
             table_files.check_files(part, table_files.read_manifest(part))
     except TableError:
         return False
     return True
+
+
+def _parts(folder: Path) -> list[Path]:
+    """The folders of a checkpoint: of the dense part, and of each table.
+
+    Raises:
+      TableError: If the dense part's manifest can't be read.
+    """
+    return [folder / _DENSE, *(folder / _table(number) for number in range(len(_facts(folder)["tables"])))]
 
 
 def _has_manifest(folder: Path) -> bool:

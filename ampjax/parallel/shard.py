@@ -54,6 +54,9 @@ class ShardedData:
     def __iter__(self) -> Iterator[Parts]:
         return (Parts(batches) for batches in zip(*self.views, strict=False))
 
+    def __len__(self) -> int:
+        return min(len(view) for view in self.views)  # type: ignore[arg-type] - slices of what has a length
+
 
 @dataclass(frozen=True)
 class _Strided:
@@ -73,9 +76,10 @@ class _Dealt:
 
     source: Iterable[Any]
     count: int
+    skip: int = 0
 
     def __iter__(self) -> Iterator[Parts]:
-        elements = iter(self.source)
+        elements = itertools.islice(iter(self.source), self.skip * self.count, None)
         while len(hand := tuple(itertools.islice(elements, self.count))) == self.count:
             yield Parts(hand)
 
@@ -86,6 +90,7 @@ def shard(
     *,
     index: int | None = None,
     count: int | None = None,
+    skip: int = 0,
 ) -> Any:
     """Gives each replica its own part of a data set: element i goes to replica i mod n (the paper's `shard`).
 
@@ -98,6 +103,8 @@ def shard(
       resource_info: The replicas, as `get_runner` takes them.
       index: With `count`, one replica's part alone, for programs that feed replicas themselves.
       count: Number of replicas; by default those of `resource_info`.
+      skip: Steps whose elements are left out, for a program that goes on after a crash: `runner.steps`, or what is left of them after whole
+        epochs (`divmod(runner.steps, len(shard(data)))`). Arrays are one step, so they take none. An iterable is gone through.
 
     Returns:
       `Parts` for arrays, else something to iterate that gives `Parts`; with `index`, that replica's part in the data's own kind.
@@ -108,6 +115,7 @@ def shard(
     """
     n = len(find_resources(resource_info).devices) if count is None else count
     at_least("count", n, 1)
+    at_least("skip", skip, 0)
     if index is not None:
         at_least("index", index, 0)
         if index >= n:
@@ -115,16 +123,18 @@ def shard(
                 "shard", "0 <= index < count", f"index {index}, count {n}", "Number the replicas from 0."
             )
     if _is_arrays(data):
+        if skip:
+            raise SettingsError("shard, `skip`", "0 for arrays, which are one step", f"{skip}", "Skip whole batches.")
         batches = tuple(_rows(data, i, n) for i in range(n))
         return Parts(batches) if index is None else batches[index]
     if _is_sliceable(data):
-        views = tuple(data[i::n] for i in range(n))
+        views = tuple(data[i + skip * n :: n] for i in range(n))
         return ShardedData(views) if index is None else views[index]
     if not isinstance(data, Iterable):
         raise SettingsError(
             "shard", "arrays, a data set or an iterable", f"{type(data).__name__}", "Pass what gives batches."
         )
-    return _Dealt(data, n) if index is None else _Strided(data, index, n)
+    return _Dealt(data, n, skip) if index is None else _Strided(data, index + skip * n, n)
 
 
 def split_batch(batch: Tree | Parts, n: int) -> tuple[Tree, ...]:

@@ -144,7 +144,7 @@ class _Planner:
         consumers = [consumer for wire in node.outputs for consumer, _ in wire.consumers]
         others = [consumer for consumer in consumers if not isinstance(consumer.op, Sink)]
         homes = [of.get(consumer.name) if not consumer.is_control else None for consumer in others or consumers]
-        home = homes[0]
+        home = homes[0] if homes else None  # none consumes what is discarded
         if home is None or any(other is not home for other in homes):
             return None
         last = home[-1]

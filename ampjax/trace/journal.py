@@ -177,11 +177,14 @@ class Journal(Instrument):
     Args:
       take: Gets each decision, as it is made: a recorder writes it, a follower compares it.
       messages: Gives a dispatch's stage and messages: the scheduler's `messages_of`.
+
+    Attributes:
+      before: The scheduler's dispatches before the first that is seen; None until then.
     """
 
     def __init__(self, take: Callable[[Decision], None], messages: Callable[[Dispatch], Messages]):
         self._take, self.messages = take, messages
-        self._before: int | None = None  # the scheduler's dispatches before the first that is seen
+        self.before: int | None = None
 
     def begins(self, data_pass: Pass) -> None:
         """A pass begins."""
@@ -189,8 +192,8 @@ class Journal(Instrument):
 
     def decided(self, dispatch: Dispatch) -> None:
         """A worker got a dispatch; nothing of it has run."""
-        if self._before is None:
-            self._before = dispatch.number - 1
+        if self.before is None:
+            self.before = dispatch.number - 1
         stage, messages = self.messages(dispatch)
         self._take(
             Issue(
@@ -233,8 +236,8 @@ class Journal(Instrument):
 
     def number(self, dispatch: Dispatch) -> int:
         """A dispatch's number in the journal, from 1."""
-        assert self._before is not None
-        return dispatch.number - self._before
+        assert self.before is not None
+        return dispatch.number - self.before
 
 
 def _checksum(integers: np.ndarray) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -29,27 +30,46 @@ class Recorder:
     Args:
       path: The file; one that is there is replaced.
       header: What a reader should know before the first decision; anything that JSON can hold.
+      place: Where another's `place` was, to go on from there in its file: what follows is cut off. None begins anew.
 
     Raises:
+      ReplayError: If the file is not the one to go on with.
       OSError: If the file can't be written.
     """
 
-    def __init__(self, path: str | Path, header: Mapping[str, Any]):
-        text = json.dumps(header).encode()
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        self._file: BinaryIO = open(path, "wb", BUFFER)  # noqa: SIM115 (it stays open for the run)
-        self._file.write(MAGIC + len(text).to_bytes(4, "little") + text)
-        self._n = 0
+    def __init__(self, path: str | Path, header: Mapping[str, Any], place: Mapping[str, Any] | None = None):
+        if place is None:
+            text = json.dumps(header).encode()
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            self._file: BinaryIO = open(path, "wb", BUFFER)  # noqa: SIM115 (it stays open for the run)
+            self._n = self._checksum = 0
+            self._write(MAGIC + len(text).to_bytes(4, "little") + text)
+        else:
+            _require_bytes(path, place["bytes"], place["checksum"])
+            self._file = open(path, "r+b", BUFFER)  # noqa: SIM115 (likewise)
+            self._file.truncate(place["bytes"])
+            self._file.seek(0, os.SEEK_END)
+            self._n, self._checksum = place["decisions"], place["checksum"]
+
+    def place(self) -> dict[str, Any]:
+        """Where the recording is, once what has been added so far is on the disk; JSON can hold it."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return {"bytes": self._file.tell(), "checksum": self._checksum, "decisions": self._n}
 
     def take(self, decision: Decision) -> None:
         """Adds a decision."""
-        self._file.write(pack(decision))
+        self._write(pack(decision))
         self._n += 1
 
     def close(self, reason: int) -> None:
         """Ends the recording, and says why it ends (a number in `REASONS`)."""
-        self._file.write(pack(End(reason, self._n)))
+        self._write(pack(End(reason, self._n)))
         self._file.close()
+
+    def _write(self, data: bytes) -> None:
+        self._file.write(data)
+        self._checksum = zlib.crc32(data, self._checksum)
 
 
 class Recording:
@@ -147,6 +167,31 @@ class Recording:
     def __repr__(self) -> str:
         n = "cut off" if self.end is None else f"{self.end.decisions} decisions"
         return f"Recording({str(self.path)!r}, {n})"
+
+
+def _require_bytes(path: str | Path, n_bytes: int, checksum: int) -> None:
+    """Checks that a recording begins as it did when a snapshot was taken.
+
+    Raises:
+      ReplayError: If it does not.
+    """
+    found = Path(path).stat().st_size if Path(path).is_file() else 0
+    if found < n_bytes or _checksum(Path(path), n_bytes) != checksum:
+        raise ReplayError(
+            f"recording `{path}`",
+            f"the {n_bytes} bytes that were there at the snapshot",
+            f"{'others' if found >= n_bytes else found}",
+            "Pass the file of the run that was killed, or resume without `record`.",
+        )
+
+
+def _checksum(path: Path, n_bytes: int) -> int:
+    """Of the first bytes of a file."""
+    checksum = 0
+    with open(path, "rb") as file:
+        while n_bytes and (data := file.read(min(n_bytes, BUFFER))):
+            checksum, n_bytes = zlib.crc32(data, checksum), n_bytes - len(data)
+    return checksum
 
 
 def _end(data: bytes) -> End | None:

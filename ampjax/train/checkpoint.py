@@ -6,6 +6,7 @@ The files are those of a hybrid runner without tables: with checksums, and repla
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,28 @@ from ampjax.sched.updates.counters import UpdateCounters
 from ampjax.train.position import Position
 
 
-def save(folder: str | Path, store: ParameterStore, updates: UpdateCounters, position: Position) -> None:
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint, read and checked.
+
+    Args:
+      files: What the files held.
+      notes: Counters, random numbers and the time.
+      fit: The notes of a fit whose snapshot it is; None if it is none.
+    """
+
+    files: runner_files.Saved
+    notes: Mapping[str, Any]
+    fit: Mapping[str, Any] | None
+
+
+def save(
+    folder: str | Path,
+    store: ParameterStore,
+    updates: UpdateCounters,
+    position: Position,
+    fit: Mapping[str, Any] | None = None,
+) -> None:
     """Writes everything; a checkpoint that the folder holds is replaced.
 
     Args:
@@ -26,12 +48,14 @@ def save(folder: str | Path, store: ParameterStore, updates: UpdateCounters, pos
       store: Parameters, optimizer states and accumulated gradients.
       updates: How many gradient rows each node has accumulated, and the versions of parameters.
       position: How far training has come.
+      fit: For a snapshot, what a fit needs to go on; in JSON's types.
 
     Raises:
       SettingsError: If the folder is no path.
       DataError: If the folder holds anything else, or is the one in which the program runs.
     """
     notes = {"updates": updates.state(), "rng": position.rng.bit_generator.state, "virtual_ns": position.virtual_ns}
+    notes |= {} if fit is None else {"fit": fit}
     runner_files.save(folder, position.epochs, dict(store.params), _beside(store), {}, notes)
 
 
@@ -49,12 +73,43 @@ def restore(folder: str | Path, store: ParameterStore, updates: UpdateCounters, 
       DataError: If what was saved is of another graph or other optimizers, or is no trainer.
       TableError: If files are missing, cut off or altered.
     """
+    apply(read(folder, store, updates, position), store, updates, position)
+
+
+def read(folder: str | Path, store: ParameterStore, updates: UpdateCounters, position: Position) -> Saved:
+    """Reads everything and checks it; changes nothing.
+
+    Args:
+      folder: What `save` wrote.
+      store: Parameters, optimizer states and accumulated gradients like those that were saved.
+      updates: Counters, likewise.
+      position: A generator, likewise.
+
+    Returns:
+      What was read.
+
+    Raises:
+      Exception: As `restore`.
+    """
     saved = runner_files.load(folder, dict(store.params), _beside(store), {})
     notes = _checked_notes(folder, saved.notes, updates.state(), position.rng)
-    store.restore(saved.params, saved.state["optimizers"], saved.state["gradients"])
+    return Saved(saved, notes, notes.get("fit"))
+
+
+def apply(saved: Saved, store: ParameterStore, updates: UpdateCounters, position: Position) -> None:
+    """Goes on from what was read.
+
+    Args:
+      saved: What `read` gave.
+      store: Gets parameters, optimizer states and accumulated gradients.
+      updates: Gets counters.
+      position: Gets how far training had come.
+    """
+    files, notes = saved.files, saved.notes
+    store.restore(files.params, files.state["optimizers"], files.state["gradients"])
     updates.resume(notes["updates"])
     position.rng.bit_generator.state = notes["rng"]
-    position.epochs, position.virtual_ns = saved.step, notes["virtual_ns"]
+    position.epochs, position.virtual_ns = files.step, notes["virtual_ns"]
 
 
 def _checked_notes(folder: str | Path, notes: Any, like: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:

@@ -71,11 +71,13 @@ class History:
       epochs: One record per epoch.
       interrupted: True if the run was ended by Ctrl-C.
       settings: The run's settings, for the record.
+      resumed: For each time that the run went on from a snapshot: the `epoch`, by number, and how many of its `instances` had ended.
     """
 
     epochs: list[Epoch] = field(default_factory=list)
     interrupted: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
+    resumed: list[dict[str, int]] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.epochs)
@@ -139,7 +141,7 @@ class History:
 
     def _repr_html_(self) -> str:
         headers, rows = self._cells()
-        return html_table(headers, rows, "interrupted" if self.interrupted else None)
+        return html_table(headers, rows, ", ".join(self._remarks()) or None)
 
     def _cells(self) -> tuple[list[str], list[list[str]]]:
         """The table's headers and rows."""
@@ -165,7 +167,13 @@ class History:
             for k, v in last.items()
             if k.startswith(("train_", "valid_")) and not k.endswith("per_s")
         )
-        return f"History({len(self.epochs)} epochs{', interrupted' if self.interrupted else ''}{'; last: ' + shown if shown else ''})"
+        remarks = "".join(f", {remark}" for remark in self._remarks())
+        return f"History({len(self.epochs)} epochs{remarks}{'; last: ' + shown if shown else ''})"
+
+    def _remarks(self) -> list[str]:
+        """What was out of the ordinary."""
+        places = [f"{place['instances']} instances into epoch {place['epoch']}" for place in self.resumed]
+        return [*(["interrupted"] if self.interrupted else []), *(f"resumed {place}" for place in places)]
 
 
 def falls(metric: str) -> bool:

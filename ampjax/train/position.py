@@ -15,9 +15,11 @@ class Position:
       rng: Draws the order of instances, and reshuffles data sets.
       epochs: Epochs begun so far.
       virtual_ns: Time on the clock of a simulated machine, in nanoseconds.
+      is_virtual: Whether training goes by that clock.
     """
 
     def __init__(self, seed: int):
         self.rng = np.random.default_rng(seed)
         self.epochs = 0
         self.virtual_ns = 0
+        self.is_virtual = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -52,11 +52,8 @@ def provenance(
     Returns:
       Values by name, which JSON can hold: digests of the graph and of what the run starts from, settings, versions and machine.
     """
-    placed = dict(plan.worker_of) if callable(settings.affinity) else settings.affinity
-    named = {"affinity": placed, "policy": getattr(settings.policy, "__name__", str(settings.policy))}
     return {
-        "graph": _hex(f"{plan.graph!r}\n{plan!r}\n{plan.spaces}".encode()),
-        "settings": {**vars(settings), **named},
+        **identity(plan, settings),
         "start": {
             "parameters": digest(store.params).hex(),
             "optimizer states": digest(store.opt_state).hex(),
@@ -70,6 +67,42 @@ def provenance(
             "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
         },
     }
+
+
+def identity(plan: Plan, settings: Settings) -> dict[str, Any]:
+    """Describes what is trained and how, wherever training has come to.
+
+    Args:
+      plan: The plan.
+      settings: The trainer's settings.
+
+    Returns:
+      Values by name, which JSON can hold: a digest of the graph and its plan, and the settings.
+    """
+    placed = dict(plan.worker_of) if callable(settings.affinity) else settings.affinity
+    named = {"affinity": placed, "policy": getattr(settings.policy, "__name__", str(settings.policy))}
+    return {
+        "graph": _hex(f"{plan.graph!r}\n{plan!r}\n{plan.spaces}".encode()),
+        "settings": {**vars(settings), **named},
+    }
+
+
+def changed(was: Mapping[str, Any], now: Mapping[str, Any], free: Sequence[str]) -> tuple[str, Any, Any] | None:
+    """Finds the first thing that differs.
+
+    Args:
+      was: Parts of what `provenance` gave, and perhaps more, as JSON keeps them.
+      now: The same parts, now.
+      free: Settings that may differ.
+
+    Returns:
+      Its name, what it was and what it is; None if nothing differs.
+    """
+    for part in now:
+        for name, before, after in _pairs(was[part], now[part]):
+            if before != after and name not in free:
+                return f"{part}{name and f', {name}'}", before, after
+    return None
 
 
 def settings_of(path: Path, header: Mapping[str, Any]) -> Settings:
@@ -128,9 +161,10 @@ def require_same(path: Path, recorded: Mapping[str, Any], now: Mapping[str, Any]
         "start": "Start from a trainer like the recorded one: the same seed, `params` and `tx`, and as many runs before.",
     }
     for part, fix in fixes.items():
-        for name, was, is_ in _pairs(recorded[part], now[part]):
-            if was != is_ and name not in FREE:
-                raise ReplayError(f"recording `{path}`, {part}{name and f', {name}'}", f"{was!r}", f"{is_!r}", fix)
+        difference = changed(recorded, {part: now[part]}, FREE)
+        if difference is not None:
+            name, was, is_ = difference
+            raise ReplayError(f"recording `{path}`, {name}", f"{was!r}", f"{is_!r}", fix)
 
 
 def differences(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> str:

@@ -12,8 +12,9 @@ from ampjax.ir.graph import Graph
 from ampjax.trace.recording import Recording
 from ampjax.train.history import History
 from ampjax.train.provenance import settings_of
-from ampjax.train.runs.fit_run import FitRun
-from ampjax.train.runs.recorded_fit import follow
+from ampjax.train.runs.begin_fit import begin_fit
+from ampjax.train.runs.recorded_fit import follow, provenance_of
+from ampjax.train.snapshots.fit_place import Cuts
 from ampjax.train.trainer import Callback, Trainer
 from ampjax.train.training_data import Data
 from ampjax.utils.blocking import blocking
@@ -29,6 +30,7 @@ def replay(
     partial: bool = False,
     callbacks: Iterable[Callback] = (),
     progress: bool = True,
+    resume: bool = False,
     **options: Any,
 ) -> History:
     """Runs a recorded `fit` again, decision by decision, to bitwise the same parameters (same machine, same versions).
@@ -44,6 +46,7 @@ def replay(
       partial: Whether a recording that was cut off (by a killed run) is replayed up to there; the history says `interrupted` then.
       callbacks: The callbacks of the recorded run, as far as they ran or changed something.
       progress: Whether to show progress.
+      resume: Whether to go on from the newest whole snapshot of a replay that was killed; the trainer is one with snapshots.
       **options: With a graph: what the recorded trainer was given beside its settings: `tx`, `params`, `controller`, `devices`.
 
     Returns:
@@ -51,7 +54,8 @@ def replay(
 
     Raises:
       ReplayError: If the file is no recording, or cut off, or not of such a trainer; or at the first decision that differs.
-      SettingsError: If options come with a trainer.
+      SettingsError: If options come with a trainer, or there is nothing to resume from.
+      DataError, TableError: If snapshots can't be gone on from, as for `Trainer.fit`.
       Exception: What the recorded run raised.
     """
     recording = Recording(path, partial)
@@ -64,9 +68,11 @@ def replay(
             f"{next(iter(options.values()))!r}",
             "Give it to the trainer, or pass the graph instead.",
         )
-    history = History()
-    with Reporter(progress) as reporter:
-        data, held_out = trainer.session.train_and_valid(train, valid)
-        run = FitRun(session=trainer.session, data=data, valid=held_out, history=history, reporter=reporter)
-        blocking(follow(recording, run, [bind(callback, trainer) for callback in callbacks]))
+    history, session = History(), trainer.session
+    data, held_out = session.train_and_valid(train, valid)
+    start = provenance_of(session)
+    run, place = begin_fit(session, trainer.keeper, data, held_out, history, resume, is_recorded=True)
+    run.cuts = Cuts(recording.header.get("cut every"), session.settings.flush_every or 1)
+    with Reporter(progress) as run.reporter:
+        blocking(follow(recording, run, [bind(callback, trainer) for callback in callbacks], start, place))
     return history

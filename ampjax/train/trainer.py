@@ -27,10 +27,12 @@ from ampjax.train.history import Epoch, History
 from ampjax.train.initial_params import check_params
 from ampjax.train.predictions import Predictions
 from ampjax.train.runs import single_passes
-from ampjax.train.runs.fit_run import FitRun
+from ampjax.train.runs.begin_fit import begin_fit
 from ampjax.train.runs.recorded_fit import recorded
 from ampjax.train.runs.session import make_session
+from ampjax.train.runs.snapshot_keeper import Keeper
 from ampjax.train.settings import Settings, settings_from
+from ampjax.train.snapshots.snapshot_settings import Snapshots, snapshots_from
 from ampjax.train.training_data import Data
 from ampjax.utils.blocking import blocking
 from ampjax.utils.progress import Reporter
@@ -57,6 +59,8 @@ class Trainer:
       devices: The devices of the workers, in turn; by default `jax.devices()`.
       cost: Makes a cost model from the plan, as for `simulate`: training then goes on in the virtual time of that machine, whose schedule,
         rates and seconds the history tells; the numbers are computed here all the same.
+      snapshot: When and where `fit` writes snapshots, from which `fit(..., resume=True)` goes on after a crash; a folder alone gets one
+        after each epoch.
       settings: All other settings as one object, or (not both)
       **options: the settings one by one: see `Settings`.
 
@@ -64,6 +68,7 @@ class Trainer:
       graph: The graph.
       settings: The settings.
       plan: How nodes are fused into stages, and which worker runs each.
+      keeper: Writes and reads snapshots; None without.
       session: What the trainer works with (scheduler, executor, parameters on devices), for tools that look inside; it may change between
         versions.
 
@@ -85,6 +90,7 @@ class Trainer:
         controller: ControllerLoop | None = None,
         devices: Sequence[Device] | None = None,
         cost: Callable[[Plan], Cost] | None = None,
+        snapshot: Snapshots | str | Path | None = None,
         settings: Settings | None = None,
         **options: Any,
     ):
@@ -95,6 +101,8 @@ class Trainer:
             graph, self.settings, tx, params=params, controller=controller, devices=devices, cost=cost
         )
         self.plan = self.session.plan
+        when = snapshots_from(snapshot)
+        self.keeper = None if when is None else Keeper(self.session, when)
 
     # Parameters
 
@@ -202,6 +210,7 @@ class Trainer:
         history: History | None = None,
         trace: Trace | None = None,
         record: str | Path | None = None,
+        resume: bool = False,
     ) -> History:
         """Trains for some epochs and validates after each.
 
@@ -216,13 +225,21 @@ class Trainer:
           history: A history to go on with.
           trace: Where each worker's time goes in training (not in validation).
           record: A file for all that is decided, about 40 bytes a dispatch, from which `amp.replay` repeats this run bit for bit.
+          resume: Whether to go on from the newest whole snapshot, if there is one; `epochs` counts those that it holds. Pass the data that
+            the run began with. The end is that of a run with these snapshots that was not killed, bit for bit, in synchronous and
+            pipeline mode and in virtual time (`cost`); an asynchronous run on a real clock goes on with another legal schedule, and its
+            recording with it.
 
         Returns:
           The history; cut short, with `interrupted` set, if Ctrl-C (or a cancellation) came.
 
         Raises:
-          SettingsError: If there is no training instance, or `epochs` < 1.
-          OSError: If the recording can't be written.
+          SettingsError: If there is no training instance, `epochs` < 1, there is nothing to resume from, or snapshots go by a clock where
+            the run does not.
+          DataError: If snapshots are there that are not to be gone on from, or they are of another graph, settings or data.
+          TableError: If all snapshots are damaged.
+          ReplayError: If the recording to go on with is another.
+          OSError: If the recording, or a snapshot, can't be written.
           DeadlockError: If instances are in flight and nothing can move.
           LimitError: If a single instance can't fit within the memory limit.
           MessageError: If a message, payload or state function does not fit.
@@ -230,11 +247,12 @@ class Trainer:
         if epochs < 1:
             raise SettingsError("fit, `epochs`", "at least 1", f"{epochs}", "Train for one epoch or more.")
         history = history if history is not None else History(settings=dict(label or {}))
-        with Reporter(progress) as reporter, recorded(self.session, record, epochs, history):
-            data, held_out = self.session.train_and_valid(train, valid)
-            run = FitRun(
-                session=self.session, data=data, valid=held_out, history=history, reporter=reporter, trace=trace
-            )
+        data, held_out = self.session.train_and_valid(train, valid)
+        run, place = begin_fit(
+            self.session, self.keeper, data, held_out, history, resume, is_recorded=record is not None
+        )
+        with Reporter(progress) as run.reporter, recorded(run, record, epochs, place):
+            run.trace = trace
             await run.run(epochs, [partial(callback, self) for callback in callbacks])
         return history
 

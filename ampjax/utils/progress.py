@@ -97,6 +97,32 @@ class Reporter:
         return advance
 
 
+class OnePart(Reporter):
+    """Shows several runs as one part of another reporter.
+
+    Args:
+      advance: Shows that more of that part is done.
+    """
+
+    def __init__(self, advance: Callable[..., Any]):
+        super().__init__(False)
+        self._advance = advance
+
+    @contextmanager
+    def part(self, name: str, total: int) -> Iterator[Any]:
+        """Adds a run to the part.
+
+        Args:
+          name: Not shown.
+          total: Not shown.
+
+        Returns:
+          A context that gives the part's `advance`.
+        """
+        del name, total
+        yield self._advance
+
+
 SILENT = Reporter(False)
 """Shows nothing."""
 

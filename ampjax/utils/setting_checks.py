@@ -36,6 +36,28 @@ def a_path(name: str, value: Any) -> Path:
     return Path(value)
 
 
+def one_interval(name: str, count: Any, every_seconds: Any) -> None:
+    """Checks an interval that is given as a count, or in seconds, or not at all.
+
+    Args:
+      name: What the count is called.
+      count: The count, or None.
+      every_seconds: The seconds, or None.
+
+    Raises:
+      SettingsError: If both are given, or what is given is no number that can be.
+    """
+    if count is not None:
+        at_least(name, count, 1)
+    seconds = every_seconds
+    if seconds is None:
+        return
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+        raise SettingsError("setting `every_seconds`", "a number above 0", f"{seconds!r}", "Change the setting.")
+    if count is not None:
+        raise SettingsError("intervals", f"`{name}` or `every_seconds`", "both", "Leave one out: the other decides.")
+
+
 def one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:
     """Checks a setting that has a few choices.
 

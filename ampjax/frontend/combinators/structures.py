@@ -168,24 +168,27 @@ def check_trees(where: str, parent: np.ndarray, side: np.ndarray, sizes: np.ndar
     for node in np.flatnonzero(parent >= sizes[tree])[:1].tolist():
         refuse(int(tree[node]), f"parents below {sizes[tree[node]]}, the number of nodes", f"{parent[node]}")
     inner = np.flatnonzero(parent >= 0)
-    above = (first + parent)[inner]
+    above, sides = (first + parent)[inner], side[inner]
     n_children = np.bincount(above, minlength=len(parent))
-    order = np.lexsort((side[inner], above))
-    ranks = np.arange(len(inner)) - np.repeat(np.cumsum(n_children) - n_children, n_children)
-    for at in np.flatnonzero(side[inner][order] != ranks)[:1].tolist():
-        node = int(inner[order][at])
+    places = (np.cumsum(n_children) - n_children)[above] + sides  # each child's own, if sides count up from 0
+    fits = (sides >= 0) & (sides < n_children[above])
+    if not fits.all() or (np.bincount(places, minlength=len(inner)) > 1).any():
+        order = np.lexsort((sides, above))
+        ranks = np.arange(len(inner)) - np.repeat(np.cumsum(n_children) - n_children, n_children)
+        node = int(inner[order][np.flatnonzero(sides[order] != ranks)[0]])
         refuse(
             int(tree[node]),
             f"sides 0, 1, ... below node {parent[node]}",
             f"side {side[node]} of node {node - first[node]}",
         )
-    depth, reached = 0, parent < 0
-    while depth <= len(parent) and not reached.all():
-        depth, before = depth + 1, reached
-        reached = before | ((parent >= 0) & before[np.where(parent >= 0, first + parent, 0)])
-        if (reached == before).all():
-            node = int(np.flatnonzero(~reached)[0])
-            refuse(int(tree[node]), "a tree", f"a loop that node {node - first[node]} is in or hangs from")
+    up = np.arange(len(parent))
+    up[inner] = above
+    for _ in range(
+        int(max(sizes, default=0)).bit_length()
+    ):  # twice as far up each time: at the root, if there is no loop
+        up = up[up]
+    for node in np.flatnonzero(parent[up] >= 0)[:1].tolist():
+        refuse(int(tree[node]), "a tree", f"a loop that node {node - first[node]} is in or hangs from")
 
 
 def stack(rows: Sequence[Any]) -> Any:

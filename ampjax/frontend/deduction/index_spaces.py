@@ -195,6 +195,9 @@ class IndexSpace:
 
     def columns(self, data: Columns) -> dict[str, np.ndarray]:
         """The state fields of every row, by name."""
+        return data.once((self, "columns"), lambda: self._columns(data))
+
+    def _columns(self, data: Columns) -> dict[str, np.ndarray]:
         found: dict[str, np.ndarray] = {}
         for space in self.around():
             own = {name: column.inside(space).of(data) for name, column in space.facts.items() if column is not None}
@@ -267,6 +270,9 @@ class Region:
         Args:
           data: The data set.
         """
+        return data.once((self, "rows"), lambda: self._rows(data)) if self.guards else None
+
+    def _rows(self, data: Columns) -> np.ndarray | None:
         holds: np.ndarray | None = None
         for guard in self.guards:
             assert guard.column is not None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ampjax.errors import SettingsError
-from ampjax.utils.setting_checks import at_least, one_of
+from ampjax.utils.setting_checks import at_least, one_interval, one_of
 
 RUN_OPTIONS = ("hybrid", "ar", "ps")
 REDUCTIONS = ("mean", "sum")
@@ -46,21 +46,30 @@ class SampleTimes:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """When and where a runner saves itself.
+    """When and where a runner saves itself; `Runner.resume` goes on from there after a crash.
 
     Args:
-      folder: One folder `step-N` is made in it for each checkpoint.
-      every_steps: Steps between two checkpoints.
+      folder: One folder `step-N` is made in it for each checkpoint; a new one is whole before an old one goes.
+      every_steps: Steps between two checkpoints; by default 1000, unless `every_seconds` is given.
+      every_seconds: Seconds between two, at least. Without a barrier (`sync=False`) a checkpoint waits for all gradients under way, so there
+        it changes the staleness of those that follow.
+      keep: How many of the newest are kept; None for all.
 
     Raises:
-      SettingsError: If `every_steps` is no integer of at least 1.
+      SettingsError: If a number is less than it can be, or both intervals are given.
     """
 
     folder: str | Path
-    every_steps: int = 1000
+    every_steps: int | None = None
+    every_seconds: float | None = None
+    keep: int | None = None
 
     def __post_init__(self) -> None:
-        at_least("every_steps", self.every_steps, 1)
+        one_interval("every_steps", self.every_steps, self.every_seconds)
+        if self.keep is not None:
+            at_least("keep", self.keep, 1)
+        if self.every_steps is None and self.every_seconds is None:
+            object.__setattr__(self, "every_steps", 1000)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -113,6 +114,12 @@ class Statistics:
         return "\n".join(lines)
 
 
+_OF_QUEUES = [c.DISPATCHES, c.TAKEN, c.TAKEN_ROWS, c.MOST_TAKEN, c.MOST_TAKEN_ROWS]
+_OF_CLOCK = [c.N_FINISHED, c.MOST_IN_FLIGHT]
+_GOES_ON = [c.NOW, c.ENTERED, c.ADMITTED]
+"""What the clock counts in all runs together; it gives dispatches their numbers."""
+
+
 class RunCounts:
     """Reads what the loops count, and starts to count anew.
 
@@ -144,9 +151,34 @@ class RunCounts:
     def reset(self) -> None:
         """Starts to count anew."""
         t = self._tables.t
-        t.queues[:, [c.DISPATCHES, c.TAKEN, c.TAKEN_ROWS, c.MOST_TAKEN, c.MOST_TAKEN_ROWS]] = 0
+        t.queues[:, _OF_QUEUES] = 0
         t.nodes[:, c.UPDATES :] = 0
-        t.clock[[c.N_FINISHED, c.MOST_IN_FLIGHT]] = 0
+        t.clock[_OF_CLOCK] = 0
+
+    def state(self) -> dict[str, Any]:
+        """Gives what another must know to go on counting, dispatches among it; JSON can hold it. Nothing may be in flight.
+
+        Returns:
+          A dictionary for `resume`.
+        """
+        t = self._tables.t
+        nodes = t.nodes[:, c.UPDATES :]
+        # Most staleness never occurs, so of the histograms only what does.
+        entries = [[*place, int(nodes[tuple(place)])] for place in np.argwhere(nodes).tolist()]
+        clock = t.clock[[*_OF_CLOCK, *_GOES_ON]].tolist()
+        return {"queues": t.queues[:, [*_OF_QUEUES, c.LONGEST]].tolist(), "nodes": entries, "clock": clock}
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Goes on counting from another's `state`.
+
+        Args:
+          state: What `state` gave.
+        """
+        self.reset()
+        t = self._tables.t
+        t.queues[:, [*_OF_QUEUES, c.LONGEST]], t.clock[[*_OF_CLOCK, *_GOES_ON]] = state["queues"], state["clock"]
+        for node, column, count in state["nodes"]:
+            t.nodes[node, c.UPDATES + column] = count
 
 
 def _add(stage: StageStats, direction: str, queue: Sequence[int]) -> None:

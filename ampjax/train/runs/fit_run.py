@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from ampjax.drivers.early_end import EarlyEnd
 from ampjax.engine.compilation import compilations
 from ampjax.engine.loss_metrics import metrics_of
 from ampjax.trace.trace import Trace
@@ -14,8 +17,10 @@ from ampjax.train.divergence import warn_of
 from ampjax.train.history import Epoch, History
 from ampjax.train.runs.pass_runner import INTERRUPTS
 from ampjax.train.runs.session import Session
+from ampjax.train.runs.snapshot_keeper import Keeper
+from ampjax.train.snapshots.fit_place import Cuts, FitPlace, reshuffled
 from ampjax.train.training_data import AnyInstances, n_examples
-from ampjax.utils.progress import Reporter
+from ampjax.utils.progress import OnePart, Reporter
 
 
 @dataclass(kw_only=True, eq=False)
@@ -29,6 +34,9 @@ class FitRun:
       history: Gets a record of each epoch.
       reporter: Shows how far the run is.
       trace: Filled with where each worker's time goes in training.
+      cuts: Where an epoch's training is cut, so that nothing is in flight there.
+      place: Where the fit goes on; None if it begins.
+      keeper: Writes snapshots at cuts and after epochs.
     """
 
     session: Session
@@ -37,12 +45,15 @@ class FitRun:
     history: History
     reporter: Reporter
     trace: Trace | None = None
+    cuts: Cuts = field(default_factory=Cuts)
+    place: FitPlace | None = None
+    keeper: Keeper | None = None
 
     async def run(self, epochs: int, callbacks: Sequence[Callable[[Epoch], Any]]) -> bool:
         """Trains to the last epoch, or until it is interrupted, or until a recording that is followed ends.
 
         Args:
-          epochs: How many epochs.
+          epochs: How many epochs, those among them that were complete where the fit was resumed.
           callbacks: Called with each epoch's record; a true result ends the run.
 
         Returns:
@@ -53,11 +64,15 @@ class FitRun:
         """
         session, history, warned = self.session, self.history, False
         history.interrupted = False
+        if self.place is not None and (self.place.stopped or self.place.completed >= epochs):
+            return self.place.stopped
         try:
             async with session.passes.turn():
                 ahead = session.settings.compile_ahead
                 await session.preparation.prepare(self.data, self.valid, self.reporter, ahead=ahead)
-            for _ in range(epochs):
+                self._begin()
+            place = self._place
+            while place.completed < epochs:
                 if session.passes.over:
                     return False
                 epoch = await self._next_epoch()
@@ -65,17 +80,27 @@ class FitRun:
                 self.reporter.line(epoch.line())
                 loss, where = epoch.train.get("loss", 0.0), f"epoch {epoch.epoch}"
                 warned = warned or warn_of(loss, where, session.executor.store.params, self.data)
-                if any([callback(epoch) for callback in callbacks]):  # a list: every callback is called
+                place.stopped = any([callback(epoch) for callback in callbacks])  # a list: every callback is called
+                self._leave(place.stopped or place.completed + 1 == epochs)
+                if place.stopped:
                     return True
         except INTERRUPTS:
             history.interrupted = True
         return False
 
+    def _begin(self) -> None:
+        """Begins the fit, or goes on where it stood."""
+        session = self.session
+        self._place = self.place or FitPlace.start(session.position)
+        if self.place is not None:
+            self.data = self.place.come_back(self.data, session.orders, session.position)
+            number = session.position.epochs + 1
+            self.history.resumed.append({"epoch": number, "instances": self.place.done})
+
     async def _next_epoch(self) -> Epoch:
         """Reshuffles the data and runs an epoch, in a turn of its own: others who wait for the trainer come between two epochs."""
         session = self.session
-        if hasattr(self.data, "reshuffle"):
-            self.data = self.data.reshuffle(session.position.rng)  # type: ignore[attr-defined]
+        self.data = reshuffled(self.data, session.position.rng)
         async with session.passes.turn():
             if session.position.epochs:
                 await session.preparation.finish(self.reporter)
@@ -87,8 +112,8 @@ class FitRun:
         session, passes = self.session, self.session.passes
         spent_s = self.history.epochs[-1].seconds if self.history.epochs else 0.0
         session.position.epochs += 1
-        number, compiled, began = session.position.epochs, compilations(), passes.now_s()
-        metrics = await self._train(f"epoch {number}")
+        number, compiled, began = session.position.epochs, compilations(), passes.now_s() - self._place.spent_s
+        metrics = await self._train(f"epoch {number}", began)
         train_s, stats = passes.now_s() - began, passes.statistics.latest
         valid_metrics, valid_s = await self._validate()
         return Epoch(
@@ -106,14 +131,51 @@ class FitRun:
             compilations() - compiled,
         )
 
-    async def _train(self, name: str) -> dict[str, float]:
+    async def _train(self, name: str, began_s: float) -> dict[str, float]:
         """Trains on all instances; then what is due at the end of an epoch, such as averaging replicas. Gives the metrics."""
-        session = self.session
+        session, place = self.session, self._place
         order = session.orders.training_order(self.data, session.position.rng)
-        await session.passes.run(session.training_pass(self.data, order), name, self.reporter, self.trace)
+        place.enter(order)
+        with self.reporter.part(name, len(order)) as advance:
+            advance(place.done)
+            while place.done < len(order):
+                await self._piece(order, name, OnePart(advance))
+                if place.done < len(order):
+                    place.spent_s = session.passes.now_s() - began_s
+                    self._cut()
         session.scheduler.rounds.end_of_epoch()
         await session.passes.run(session.training_pass(self.data, order[:0]), "")
         return metrics_of(session.executor.losses.take(True))
+
+    async def _piece(self, order: np.ndarray, name: str, reporter: Reporter) -> None:
+        """Trains on the instances up to the next cut."""
+        session, place, cuts = self.session, self._place, self.cuts
+        end = cuts.next(place, len(order))
+        on_time = self.keeper is not None and self.keeper.when.every_seconds is not None
+        early = EarlyEnd(lambda: self.keeper is not None and self.keeper.is_late, cuts.round_size) if on_time else None
+        piece = session.training_pass(self.data, order[place.done : end])
+        await session.passes.run(piece, name, reporter, self.trace, goes_on=place.done > 0, early=early)
+        n = len(piece.ids) if early is None or early.source is None else early.source.n_admitted
+        place.done, place.since = place.done + n, place.since + n
+
+    def _cut(self) -> None:
+        """Takes a snapshot amidst an epoch. What replicas have handed in for their next mean is not in it, so they begin that anew."""
+        self.session.scheduler.rounds.replicas.forget_handed_in()
+        self.session.executor.store.forget()
+        self._place.since = 0
+        if self.keeper is not None:
+            self.keeper.take(self._place, self.history)
+
+    def _leave(self, is_last: bool) -> None:
+        """Ends an epoch, with a snapshot if one is due."""
+        self._place.leave()
+        keeper = self.keeper
+        if self.cuts.is_due(self._place):
+            self._place.since = 0
+        elif keeper is not None and not (is_last or keeper.when.after_epochs or keeper.is_late):
+            return
+        if keeper is not None:
+            keeper.take(self._place, self.history)
 
     async def _validate(self) -> tuple[dict[str, float], float]:
         """The metrics of validation, and the seconds it took; nothing without validation instances."""

@@ -80,6 +80,7 @@ class VirtualTime:
 
     def __init__(self, cost: Cost, position: Position):
         self._cost, self._position = cost, position
+        position.is_virtual = True
 
     async def drive(self, loop: Loop, trace: Trace | None) -> None:
         """Runs a loop to its end.

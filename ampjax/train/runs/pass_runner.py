@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from ampjax.drivers.controller import source_of
+from ampjax.drivers.early_end import EarlyEnd
 from ampjax.drivers.issue_queue import abandon
 from ampjax.drivers.replay_driver import RecordingEnds
 from ampjax.drivers.run import Loop
@@ -90,7 +91,16 @@ class PassRunner:
         finally:
             self._journal, self._pace = None, before
 
-    async def run(self, data_pass: Pass, name: str, reporter: Reporter = SILENT, trace: Trace | None = None) -> Outputs:
+    async def run(
+        self,
+        data_pass: Pass,
+        name: str,
+        reporter: Reporter = SILENT,
+        trace: Trace | None = None,
+        *,
+        goes_on: bool = False,
+        early: EarlyEnd | None = None,
+    ) -> Outputs:
         """Runs a pass to its end.
 
         Args:
@@ -98,6 +108,8 @@ class PassRunner:
           name: What progress and statistics call the run.
           reporter: Shows how many instances have ended.
           trace: Filled with where each worker's time goes.
+          goes_on: Whether this is the next part of the pass before it, and counts are added up.
+          early: Ends it before all instances are admitted.
 
         Returns:
           What has arrived at sinks.
@@ -109,10 +121,12 @@ class PassRunner:
           ReplayError: If a decision differs from the recorded one.
         """
         if len(data_pass.ids):
-            self.statistics.begin(data_pass.train, name)
+            self.statistics.begin(data_pass.train, name, goes_on)
         source = source_of(self._scheduler, data_pass, self._guard(data_pass))
+        if early is not None:
+            early.source = source
         with reporter.part(name, len(data_pass.ids)) as advance:
-            instruments = [Ended(advance)] if self._journal is None else [Ended(advance), self._journal]
+            instruments = [each for each in (Ended(advance), self._journal, early) if each is not None]
             loop = Loop(self._scheduler, self._executor, [source], instruments)
             try:
                 await self._to_the_end(loop, data_pass, trace)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from ampjax.drivers.replay_driver import Follower, RecordingEnds
 from ampjax.trace.journal import FAILED, FINISHED, INTERRUPTED, Journal
 from ampjax.trace.recording import Recorder, Recording
-from ampjax.train.history import Epoch, History
+from ampjax.train.history import Epoch
 from ampjax.train.provenance import differences, provenance, require_same
 from ampjax.train.runs.fit_run import FitRun
 from ampjax.train.runs.pace import Recorded
@@ -18,45 +18,64 @@ from ampjax.train.runs.session import Session
 
 
 @contextmanager
-def recorded(session: Session, path: str | Path | None, epochs: int, history: History) -> Iterator[None]:
-    """Writes all that is decided to a file, as long as this is open.
+def recorded(fit: FitRun, path: str | Path | None, epochs: int, place: Mapping[str, Any] | None) -> Iterator[None]:
+    """Writes all that a fit decides to a file, as long as this is open.
 
     Args:
-      session: What runs.
+      fit: The fit.
       path: The file; None writes nothing.
       epochs: How many epochs the run is to take.
-      history: Tells whether the run was interrupted.
+      place: Where the file was when the snapshot was taken that the fit goes on from; None begins anew.
 
     Raises:
-      OSError: If the file can't be written.
+      ReplayError: If the file is another.
+      OSError: If it can't be written.
     """
     if path is None:
         yield
         return
-    recorder, reason = Recorder(path, {"epochs": epochs, **_provenance(session)}), FAILED
+    header = {"epochs": epochs, "cut every": fit.cuts.every, **provenance_of(fit.session)}
+    recorder, reason = Recorder(path, header, place), FAILED
+    journal = Journal(recorder.take, fit.session.scheduler.contents.messages_of)
+    journal.before = None if place is None else place["before"]
+    if fit.keeper is not None:
+        fit.keeper.recording = lambda: {**recorder.place(), "before": journal.before}
     try:
-        with session.passes.journalled(Journal(recorder.take, session.scheduler.contents.messages_of)):
+        with fit.session.passes.journalled(journal):
             yield
-        reason = INTERRUPTED if history.interrupted else FINISHED
+        reason = INTERRUPTED if fit.history.interrupted else FINISHED
     finally:
         recorder.close(reason)
 
 
-async def follow(recording: Recording, fit: FitRun, callbacks: Sequence[Callable[[Epoch], Any]]) -> None:
+async def follow(
+    recording: Recording,
+    fit: FitRun,
+    callbacks: Sequence[Callable[[Epoch], Any]],
+    start: Mapping[str, Any],
+    place: Mapping[str, Any] | None = None,
+) -> None:
     """Runs a recorded fit again, decision by decision.
 
     Args:
       recording: The recording.
-      fit: A fit as the recorded one was when it began.
+      fit: A fit as the recorded one was when it began, or as it was when a snapshot of a replay was taken.
       callbacks: Called with each epoch's record; a true result ends the run.
+      start: What the fit, or the replay that it goes on with, begins from: `provenance_of`.
+      place: Where in the recording the snapshot was taken.
 
     Raises:
       ReplayError: If the fit does not begin as the recorded one did; or at the first decision that differs.
       Exception: What the recorded run raised.
     """
-    session, now = fit.session, _provenance(fit.session)
-    require_same(recording.path, recording.header, now)
-    follower = Follower(recording, session.scheduler.contents.messages_of, differences(recording.header, now))
+    session = fit.session
+    require_same(recording.path, recording.header, start)
+    follower = Follower(recording, session.scheduler.contents.messages_of, differences(recording.header, start))
+    if place is not None:
+        follower.skip(place["decisions"])
+        follower.journal.before = place["before"]
+    if fit.keeper is not None:
+        fit.keeper.recording = lambda: {"decisions": follower.taken, "before": follower.journal.before}
     pace = Recorded(follower, session.settings.run_ahead)
     with session.passes.journalled(follower.journal, pace):
         called_off = await fit.run(recording.header["epochs"], callbacks)
@@ -68,6 +87,14 @@ async def follow(recording: Recording, fit: FitRun, callbacks: Sequence[Callable
         fit.history.interrupted = True
 
 
-def _provenance(session: Session) -> dict[str, Any]:
+def provenance_of(session: Session) -> dict[str, Any]:
+    """Describes what a fit begins from.
+
+    Args:
+      session: What runs.
+
+    Returns:
+      As `train.provenance.provenance`.
+    """
     updates, seeds = session.scheduler.updates, session.row_seeds
     return provenance(session.plan, session.settings, session.executor.store, updates, session.position.rng, seeds)

@@ -22,15 +22,17 @@ class RunStatistics:
         self._latest: tuple[bool, str] | None = None  # the run that is being counted: whether it trains, its name
         self._kept: dict[bool, Statistics] = {}  # by whether the run trained
 
-    def begin(self, train: bool, name: str) -> None:
-        """Starts to count a run, from zero.
+    def begin(self, train: bool, name: str, goes_on: bool = False) -> None:
+        """Starts to count a run.
 
         Args:
           train: Whether it is training.
           name: What `Statistics.run` calls it.
+          goes_on: Whether it goes on with what has been counted, in place of zero: it is the next part of the same run.
         """
-        self._keep()
-        self._scheduler.counts.reset()
+        if not goes_on:
+            self._keep()
+            self._scheduler.counts.reset()
         self._latest = train, name
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from support.model_laws import Compiled64
 
@@ -156,3 +157,19 @@ def test_a_metric_told_at_two_places_is_the_mean_over_both():
         compiled = Compiled64(model, PARAMS, SPEC, INSTANCES)
         wanted = np.mean([[s["y"][0], s["y"][1] * PARAMS["a"][0]] for s in INSTANCES])
         assert compiled.reference().metrics["told"] == pytest.approx(wanted)
+
+
+def test_the_engine_runs_a_node_whose_result_nothing_reads():
+    def model(p, s):
+        unread = amp.map(lambda word: p["embed"][word], s["words"])
+        return amp.sum(amp.map(lambda word, row: jnp.sum(p["a"] * s["y"]) * word, s["words"], unread))
+
+    params = jax.tree.map(jnp.float32, PARAMS)
+    compiled = amp.compile(model, params, {"words": "int32[w]", "y": "float32[2]"})
+    instances = [{"words": one["words"], "y": np.float32(one["y"])} for one in INSTANCES]
+    trainer = amp.Trainer(compiled.graph, optax.sgd(0.0), compile_ahead=False)
+    got = trainer.accumulate(compiled.data(instances), update=False)["loss_sum"]
+    assert got == pytest.approx(float(compiled.loss(params, instances)))
+    want = compiled.node_params(jax.grad(lambda p: compiled.loss(p, instances))(params))
+    for node, (gradient, _) in trainer.gradients.items():
+        np.testing.assert_allclose(gradient, want[node], rtol=1e-5)

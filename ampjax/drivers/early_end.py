@@ -1,0 +1,34 @@
+"""Ends a pass before all of its instances are admitted: soon after, nothing is in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ampjax.drivers.controller import Source
+from ampjax.trace.instruments import Instrument
+
+
+class EarlyEnd(Instrument):
+    """Ends a pass early, once that is due.
+
+    Args:
+      due: Whether it is; asked whenever instances have ended or been admitted.
+      multiple: Of how many instances those that are admitted are to be a multiple.
+
+    Attributes:
+      source: What admits them; None before the pass begins.
+    """
+
+    def __init__(self, due: Callable[[], bool], multiple: int = 1):
+        self._due, self._multiple = due, multiple
+        self.source: Source | None = None
+
+    def settled(self, ended: Sequence[tuple[int, bool]], admitted: int) -> None:
+        """Instances have ended, others have been admitted.
+
+        Args:
+          ended: The number of each, and whether it was training.
+          admitted: How many have been admitted.
+        """
+        if self.source is not None and self._due():
+            self.source.end_early(self._multiple)

@@ -1,0 +1,82 @@
+"""When a runner saves itself, and what it goes on from after a crash."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from ampjax.errors import DataError, SettingsError
+from ampjax.parallel.config.config import Checkpoints
+from ampjax.parallel.series import Series
+
+T = TypeVar("T")
+
+
+class RunnerCheckpoints:
+    """The checkpoints that a runner writes by itself.
+
+    Args:
+      when: When and where; None for none.
+    """
+
+    def __init__(self, when: Checkpoints | None):
+        self._when, self._last_s = when, time.monotonic()
+        self._series = None if when is None else Series(when.folder, "step-", when.keep)
+        self._is_own = False  # whether what is in the folder was written here, or gone on from
+
+    def claim(self) -> None:
+        """Notes that the model goes on from one of these checkpoints, or from another that the user has chosen."""
+        self._is_own = True
+
+    def begin(self) -> None:
+        """Begins to train.
+
+        Raises:
+          DataError: If there are checkpoints that the model does not go on from: the newest of two runs could not be told.
+        """
+        numbers = [] if self._series is None or self._is_own else self._series.numbers()
+        if self._series is not None and numbers:
+            raise DataError(
+                f"checkpoints, `{self._series.folder}`",
+                "none yet",
+                f"`{self._series.path(numbers[0]).name}` of another run",
+                "Call `runner.resume()` first to go on from there, or give another folder.",
+            )
+        self._is_own = True
+
+    def resume(self, restore: Callable[[Path], T]) -> T | None:
+        """Goes on from the newest checkpoint that is whole.
+
+        Args:
+          restore: Reads one, all of it or nothing.
+
+        Returns:
+          What `restore` gave; None if there is no checkpoint.
+
+        Raises:
+          SettingsError: If the settings name no folder.
+          TableError, DataError: As `Series.read`.
+        """
+        if self._series is None:
+            fix = "Pass `ParallaxConfig(checkpoint=Checkpoints(folder))`."
+            raise SettingsError("resume", "a folder of checkpoints in the settings", "none", fix)
+        found = self._series.read(restore)
+        self._is_own = True
+        return found
+
+    def save_if_due(self, steps: int, save: Callable[[Path], None]) -> None:
+        """Writes a checkpoint after so many steps, or so much time.
+
+        Args:
+          steps: Steps taken so far.
+          save: Writes one into a folder, in one go.
+        """
+        if self._when is None or self._series is None:
+            return
+        by_time = self._when.every_seconds
+        is_late = by_time is not None and time.monotonic() - self._last_s >= by_time
+        if is_late if self._when.every_steps is None else steps % self._when.every_steps == 0:
+            self._series.write(steps, save)
+            self._last_s = time.monotonic()

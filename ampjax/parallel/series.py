@@ -1,0 +1,105 @@
+"""Checkpoints of one run in one folder: numbered, each whole or not there; the last few are kept, and the newest that is whole is read.
+
+Each is a folder that `runner_files` writes in one go. A damaged one is left where it is: it may still be of use to somebody.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from ampjax.errors import TableError
+from ampjax.parallel import runner_files
+from ampjax.utils.setting_checks import a_path
+
+T = TypeVar("T")
+
+
+class SnapshotWarning(UserWarning):
+    """A snapshot is damaged, so an older one was taken."""
+
+
+class Series:
+    """A folder of numbered checkpoints.
+
+    Args:
+      folder: The folder; made when the first is written.
+      stem: What the checkpoints' names begin with; their number follows.
+      keep: How many of the newest are kept; None for all.
+
+    Raises:
+      SettingsError: If the folder is no path.
+    """
+
+    def __init__(self, folder: str | Path, stem: str, keep: int | None = None):
+        self.folder, self._stem, self._keep = a_path("checkpoints, folder", folder).resolve(), stem, keep
+
+    def numbers(self) -> list[int]:
+        """The numbers of the checkpoints that are there, the newest first. Deletes what killed saves have left beside them."""
+        if not self.folder.is_dir():
+            return []
+        name = re.compile(re.escape(self._stem) + r"(\d+)(\..*)?")
+        found = [match for path in self.folder.iterdir() if (match := name.fullmatch(path.name))]
+        for number in {int(match[1]) for match in found if match[2]}:
+            runner_files.sweep(self.path(number))
+        return sorted({int(match[1]) for match in found if self._is_there(int(match[1]))}, reverse=True)
+
+    def path(self, number: int) -> Path:
+        """The folder of a checkpoint.
+
+        Args:
+          number: Its number.
+        """
+        return self.folder / f"{self._stem}{number}"
+
+    def write(self, number: int, save: Callable[[Path], None]) -> None:
+        """Writes a checkpoint; then deletes those that are older than the newest few, and only then.
+
+        Args:
+          number: Its number.
+          save: Writes it into a folder, in one go.
+        """
+        save(self.path(number))
+        if self._keep is not None:
+            for old in [n for n in self.numbers() if n < number][self._keep - 1 :]:
+                shutil.rmtree(self.path(old), ignore_errors=True)
+
+    def read(self, load: Callable[[Path], T]) -> T | None:
+        """Reads the newest checkpoint that is whole.
+
+        Args:
+          load: Reads one, all of it or nothing.
+
+        Returns:
+          What `load` gave; None if no checkpoint is there.
+
+        Raises:
+          TableError: If there are some and all are damaged; of the newest.
+          DataError: If the newest whole one is of another model.
+
+        Warns:
+          SnapshotWarning: For each damaged one that was passed over.
+        """
+        passed_over: list[TableError] = []
+        for number in self.numbers():
+            try:
+                loaded = load(self.path(number))
+            except TableError as error:
+                passed_over.append(error)
+                continue
+            for error in passed_over:
+                message = f"a snapshot is damaged, and `{self.path(number)}` was taken instead: {error}"
+                warnings.warn(message, SnapshotWarning, stacklevel=2)
+            return loaded
+        if passed_over:
+            raise passed_over[0]
+        return None
+
+    def _is_there(self, number: int) -> bool:
+        """Whether there is a checkpoint, perhaps under the name that it has while it is being replaced."""
+        path = self.path(number)
+        return path.is_dir() or any(path.parent.glob(f"{path.name}.*.old"))

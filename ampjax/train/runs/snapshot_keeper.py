@@ -1,0 +1,146 @@
+"""Writes the snapshots of a fit and reads them back.
+
+What is written is a checkpoint of the trainer (`train.checkpoint`) with the fit's notes. The state of nodes goes by their names, and that of
+control is one object, so whoever holds the nodes can be asked for them. Nothing is in flight when a snapshot is taken.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ampjax.errors import DataError, SettingsError
+from ampjax.parallel.series import Series
+from ampjax.train import checkpoint
+from ampjax.train.history import Epoch, History
+from ampjax.train.provenance import changed, identity
+from ampjax.train.runs.session import Session
+from ampjax.train.snapshots.fit_place import FitPlace
+from ampjax.train.snapshots.snapshot_settings import Snapshots
+
+FREE = ("run_ahead", "compile_ahead", "check")
+"""Settings that may be others in a run that goes on: they change no decision."""
+
+
+class Keeper:
+    """The snapshots of a trainer.
+
+    Args:
+      session: What runs.
+      when: When and where.
+
+    Attributes:
+      recording: Tells where the recording is that is being written or followed; None if none is.
+    """
+
+    def __init__(self, session: Session, when: Snapshots):
+        if when.every_seconds is not None and session.position.is_virtual:
+            raise SettingsError(
+                "setting `every_seconds`",
+                "`every_instances` with a cost model",
+                f"{when.every_seconds!r}",
+                "This machine's clock would change the schedule of the simulated one: count instances.",
+            )
+        self.when, self._session = when, session
+        self._series = Series(when.folder, "snapshot-", when.keep)
+        self._is_own = False  # whether what is in the folder was written here, or gone on from
+        self._last_s = time.monotonic()
+        self.recording: Callable[[], Mapping[str, Any]] | None = None
+
+    def begin(self, resume: bool, history: History) -> tuple[FitPlace | None, Mapping[str, Any] | None]:
+        """Begins a fit, or goes on with one where its newest whole snapshot was taken.
+
+        Args:
+          resume: Whether to go on, if there is a snapshot.
+          history: Gets the epochs until then.
+
+        Returns:
+          Where the fit goes on, and where its recording was; None for either that there is none of.
+
+        Raises:
+          DataError: If snapshots are there that are not to be gone on from; or they are of another trainer. Nothing is changed then.
+          TableError: If all are damaged. Nothing is changed then.
+
+        Warns:
+          SnapshotWarning: For each damaged one that was passed over.
+        """
+        self._last_s, self.recording = time.monotonic(), None
+        session = self._session
+        if not resume:
+            if self._series.numbers() and not self._is_own:
+                raise DataError(
+                    f"snapshots, `{self._series.folder}`",
+                    "none yet",
+                    f"`{self._series.path(self._series.numbers()[0]).name}` of another run",
+                    "Pass `resume=True` to `fit` to go on from there, or give another folder.",
+                )
+            self._is_own = True
+            return None, None
+        store, updates, position = session.executor.store, session.scheduler.updates, session.position
+        saved = self._series.read(partial(checkpoint.read, store=store, updates=updates, position=position))
+        self._is_own = True
+        if saved is None:
+            return None, None
+        fit = self._checked(saved)
+        checkpoint.apply(saved, store, updates, position)
+        session.scheduler.counts.resume(fit["counts"])
+        session.executor.losses.resume(fit["losses"])
+        place = FitPlace(**fit["place"])
+        history.epochs[:] = [Epoch(**epoch) for epoch in fit["epochs"]]
+        history.resumed[:] = fit["resumed"]
+        return place, fit["recording"]
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time between two snapshots is over."""
+        return self.when.every_seconds is not None and time.monotonic() - self._last_s >= self.when.every_seconds
+
+    def take(self, place: FitPlace, history: History) -> None:
+        """Writes a snapshot; nothing may be in flight.
+
+        Args:
+          place: Where the fit stands.
+          history: The epochs so far.
+
+        Raises:
+          DataError: If the folder can't be written.
+          OSError: Likewise.
+        """
+        session = self._session
+        fit = {
+            **identity(session.plan, session.settings),
+            "place": asdict(place),
+            "counts": session.scheduler.counts.state(),
+            "losses": session.executor.losses.state(),
+            "recording": None if self.recording is None else self.recording(),
+            "epochs": [vars(epoch) for epoch in history.epochs],
+            "resumed": history.resumed,
+        }
+        number = max(self._series.numbers(), default=0) + 1
+        store, updates, position = session.executor.store, session.scheduler.updates, session.position
+        self._series.write(number, lambda folder: checkpoint.save(folder, store, updates, position, fit))
+        self._last_s = time.monotonic()
+
+    def _checked(self, saved: checkpoint.Saved) -> Mapping[str, Any]:
+        """The fit's notes.
+
+        Raises:
+          DataError: If there are none, or they are of another graph or other settings.
+        """
+        fit, where = saved.fit, f"snapshots, `{self._series.folder}`"
+        if fit is None:
+            fix = "Read it by `Trainer.restore`, or give another folder."
+            raise DataError(where, "what a fit has written", "what `Trainer.save` has", fix)
+        difference = changed(fit, identity(self._session.plan, self._session.settings), FREE)
+        if difference is not None:
+            part, was, now = difference
+            fix = "Resume with the graph, workers and settings of the run that was killed."
+            raise DataError(f"{where}, {part}", f"{was!r:.80}", f"{now!r:.80}", fix)
+        return fit
+
+    def __repr__(self) -> str:
+        return f"Keeper({str(Path(self._series.folder))!r}, {len(self._series.numbers())} snapshots)"

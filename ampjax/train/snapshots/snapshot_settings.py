@@ -1,0 +1,57 @@
+"""When and where a fit writes down all that it can go on from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ampjax.utils.setting_checks import a_path, at_least, one_interval
+
+
+@dataclass(frozen=True)
+class Snapshots:
+    """When and where `fit` writes snapshots, from which `fit(..., resume=True)` goes on as if nothing had happened.
+
+    A snapshot is taken where nothing is in flight: no instance is admitted until all of those that were have ended. In synchronous and
+    pipeline training that is the case after each update, so snapshots change nothing; an asynchronous pipeline runs empty, which costs its
+    fill and changes the schedule. So a resumed run has the bits of a run *with the same snapshots* that was not killed.
+
+    With neither `every_instances` nor `every_seconds` there is a snapshot after each epoch. There is always one at the end of the fit.
+
+    Args:
+      folder: Of these snapshots alone. One folder `snapshot-N` is made in it for each; a new one is whole before an old one goes.
+      every_instances: Training instances between two snapshots, at least: in pipeline training the round is finished.
+      every_seconds: Seconds on this machine's clock between two, at least. Where the clock decides, asynchronous runs differ, so this goes
+        with neither a recording nor the virtual time of a cost model.
+      keep: How many of the newest are kept. With two, one is left if the newest is damaged.
+
+    Raises:
+      SettingsError: If a number is less than it can be, both intervals are given, or the folder is no path.
+    """
+
+    folder: str | Path
+    every_instances: int | None = None
+    every_seconds: float | None = None
+    keep: int = 2
+
+    def __post_init__(self) -> None:
+        a_path("snapshots, `folder`", self.folder)
+        at_least("keep", self.keep, 1)
+        one_interval("every_instances", self.every_instances, self.every_seconds)
+
+    @property
+    def after_epochs(self) -> bool:
+        """Whether there is one after each epoch."""
+        return self.every_instances is None and self.every_seconds is None
+
+
+def snapshots_from(given: Snapshots | str | Path | None) -> Snapshots | None:
+    """Makes settings from what a user passed.
+
+    Args:
+      given: Settings; a folder; or None.
+
+    Raises:
+      SettingsError: If it is none of these.
+    """
+    return given if given is None or isinstance(given, Snapshots) else Snapshots(given)
