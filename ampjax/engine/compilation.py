@@ -115,4 +115,4 @@ def _may_update(executor: Executor, scheduler: Scheduler, stage: Stage, launch: 
     brings = launch.direction == BACKWARD or (stage.kind.starts_backward and launch.direction == FORWARD)
     nodes = [node.params_name for node in stage.parameterised]
     due = bool(nodes) and scheduler.updates.are_due_after(nodes, launch.n_rows)
-    return brings and due and executor.backward_runs.can_update_at_once(launch)
+    return brings and due and executor.can_update_at_once(launch)

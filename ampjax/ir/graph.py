@@ -56,6 +56,7 @@ class Graph:
 
     def __exit__(self, kind: Any, *rest: Any) -> None:
         _CURRENT.reset(self._token)
+        self._token = None  # a closed graph is data, which can be sent to another process
         if kind is None:
             self.close()
 
