@@ -9,6 +9,7 @@ from typing import Any
 from ampjax.errors import GraphError
 from ampjax.ir.control_nodes import Phi
 from ampjax.ir.copies import CopyStack, check_border
+from ampjax.ir.flat_graph import flatten, unflatten
 from ampjax.ir.graph_checks import check_whole
 from ampjax.ir.nodes import Node, NodeOptions, infer
 from ampjax.ir.payload_nodes import Pump
@@ -56,9 +57,15 @@ class Graph:
 
     def __exit__(self, kind: Any, *rest: Any) -> None:
         _CURRENT.reset(self._token)
-        self._token = None  # a closed graph is data, which can be sent to another process
         if kind is None:
             self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"closed": self.closed, **flatten(self.nodes)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        Graph.__init__(self)
+        self.nodes, self.closed = unflatten(state), state["closed"]
 
     def add(
         self,

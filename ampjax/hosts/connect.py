@@ -1,0 +1,62 @@
+"""Makes the executor of a driver whose hosts have been started: hears their hello, and checks that they are of the same run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ampjax.cluster.message import Channel, Message
+from ampjax.errors import HostError
+from ampjax.hosts.host_program import HostProgram
+from ampjax.hosts.hosted_executor import HostedExecutor
+from ampjax.hosts.hosted_store import HostedStore
+from ampjax.hosts.layout import HostLayout
+from ampjax.hosts.link import HostLink
+from ampjax.hosts.operations import Names
+from ampjax.plan.planner import Plan
+
+START_S = 120.0
+"""How long a host may take to start: it imports JAX, and makes its plan and its parameters."""
+
+
+def connect(
+    program: HostProgram,
+    plan: Plan,
+    channels: Sequence[Channel],
+    names: Sequence[str],
+    alive: Sequence[Callable[[], bool]],
+) -> HostedExecutor:
+    """Makes the executor.
+
+    Args:
+      program: What the hosts are made from.
+      plan: The plan.
+      channels: The channel to each host.
+      names: What errors call each.
+      alive: Whether the process of each is there.
+
+    Raises:
+      HostError: If a host does not start, or has another plan.
+    """
+    can_update: list[int] = []
+    for channel, name, is_alive in zip(channels, names, alive, strict=True):
+        hello = _hello(channel, name, is_alive)
+        if hello.text != repr(plan):
+            fix = "Make the graph of data alone, and run the same version of ampjax on every host."
+            raise HostError(f"host `{name}`", "the driver's plan", f"another:\n{hello.text}", fix)
+        can_update += hello.numbers
+    links = [
+        HostLink(name, channel, Names.of(plan), is_alive)
+        for channel, name, is_alive in zip(channels, names, alive, strict=True)
+    ]
+    layout, store = HostLayout(plan, program.host_of_space), HostedStore(program.params, program.training)
+    return HostedExecutor(plan, layout, links, store, can_update)
+
+
+def _hello(channel: Channel, name: str, is_alive: Callable[[], bool]) -> Message:
+    for _ in range(int(START_S)):
+        message = channel.receive(1.0)
+        if message is not None:
+            return message
+        if not is_alive():
+            raise HostError(f"host `{name}`", "a start", "an end", "See what it has printed.")
+    raise HostError(f"host `{name}`", f"a start within {START_S:.0f} s", "none", "See what it has printed.")
