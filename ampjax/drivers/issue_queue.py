@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ampjax.engine.executor import Executor
+from ampjax.engine.executor_protocol import AnyExecutor
 from ampjax.engine.kernels.coalescing import n_coalesced
 from ampjax.engine.kernels.launch import Launch
 from ampjax.sched.decisions.dispatch import Dispatch
@@ -85,7 +85,7 @@ class IssueQueue:
     def __init__(
         self,
         scheduler: Scheduler,
-        executor: Executor | None,
+        executor: AnyExecutor | None,
         launch_of: Callable[[Dispatch], Launch],
         instruments: Instruments,
     ):
@@ -207,7 +207,7 @@ class IssueQueue:
             self.outputs.clear()
             abandon(self._scheduler, self._executor, undone)
 
-    def _n_together(self, executor: Executor, first: Decided, most: int) -> int:
+    def _n_together(self, executor: AnyExecutor, first: Decided, most: int) -> int:
         """How many of the `most` that come first are issued in one call."""
         if first.alone or most == 1:
             return 1
@@ -225,7 +225,7 @@ class IssueQueue:
                 decided.states = self._scheduler.contents.states(decided.dispatch)
         return decided.launch
 
-    def _issue(self, executor: Executor, together: Sequence[Decided]) -> None:
+    def _issue(self, executor: AnyExecutor, together: Sequence[Decided]) -> None:
         """Issues dispatches: their kernels, then the parameter changes of the last one."""
         dispatches = [decided.dispatch for decided in together]
         for hook in self._instruments.before_kernels:
@@ -237,7 +237,7 @@ class IssueQueue:
             error.add_note(f"ampjax: {describe(self._scheduler.snapshot(), dispatches[0])}")
             raise
 
-    def run(self, executor: Executor, dispatches: Sequence[Dispatch], launches: Sequence[Launch]) -> None:
+    def run(self, executor: AnyExecutor, dispatches: Sequence[Dispatch], launches: Sequence[Launch]) -> None:
         """Lets an executor carry out dispatches that coalesce, and keeps how far it gets.
 
         Args:
@@ -257,7 +257,7 @@ class IssueQueue:
             hook(dispatches)
         self._ran = None
 
-    def _arrive(self, executor: Executor, together: Sequence[Decided]) -> None:
+    def _arrive(self, executor: AnyExecutor, together: Sequence[Decided]) -> None:
         """Keeps what has arrived at sinks."""
         for decided in together:
             d, launch = decided.dispatch, decided.launch
@@ -266,7 +266,7 @@ class IssueQueue:
                 self.outputs.append(Arrival(d.stage, decided.states, launch.sizes, d.n_rows, rows))
 
 
-def abandon(scheduler: Scheduler, executor: Executor | None, undone: Sequence[Dispatch] = ()) -> None:
+def abandon(scheduler: Scheduler, executor: AnyExecutor | None, undone: Sequence[Dispatch] = ()) -> None:
     """Gives up what is in flight, and makes the updates that were due, unless something was not issued.
 
     Args:

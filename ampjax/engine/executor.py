@@ -69,7 +69,9 @@ class Executor:
         self.store = ParameterStore(params, training, device_of, stashed)
         self.losses = LossMetrics(plan, devices)
         self.fences = Fences(plan, self.arenas, self.store, self.losses)
-        stages = [stage for stage in plan.stages if stage.kind.is_dispatched and not devices.keys().isdisjoint(stage.spaces)]
+        stages = [
+            stage for stage in plan.stages if stage.kind.is_dispatched and not devices.keys().isdisjoint(stage.spaces)
+        ]
         self._runners = {stage.number: make_runner(stage, self.arenas, self.losses) for stage in stages}
         self.backward_runs = BackwardRuns(self._runners, self.arenas, self.store)
         self._starts_backward = frozenset(stage.number for stage in stages if stage.kind.starts_backward)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -186,8 +187,10 @@ class ParameterStore:
         """The mean of some nodes' trees, for each of them that is kept here; formed here if any is kept elsewhere."""
         own = [node for node in nodes if node in self.params]
         devices = None if len(own) == len(nodes) else [self._device_of[own[0]]] * len(nodes)
-        means = zip(nodes, average([trees[node] for node in nodes], devices), strict=True)
-        return {node: jax.tree.map(lambda x: copied(x, self._device_of[node]), mean) if devices else mean for node, mean in means if node in own}
+        means = dict(zip(nodes, average([trees[node] for node in nodes], devices), strict=True))
+        if devices is None:
+            return means
+        return {node: jax.tree.map(partial(copied, device=self._device_of[node]), means[node]) for node in own}
 
     def _merge(self, merge: Merge, elsewhere: Mapping[str, Any]) -> None:
         """Each replica takes the mean of what was handed in, plus what it has learnt since."""

@@ -22,8 +22,9 @@ def connect(
     program: HostProgram,
     plan: Plan,
     channels: Sequence[Channel],
-    names: Sequence[str],
+    places: Sequence[str],
     alive: Sequence[Callable[[], bool]],
+    ended: Callable[[], None],
 ) -> HostedExecutor:
     """Makes the executor.
 
@@ -31,13 +32,15 @@ def connect(
       program: What the hosts are made from.
       plan: The plan.
       channels: The channel to each host.
-      names: What errors call each.
-      alive: Whether the process of each is there.
+      places: Where each is.
+      alive: Whether each is there.
+      ended: Called when hosts have been told that it is over.
 
     Raises:
       HostError: If a host does not start, or has another plan.
     """
     can_update: list[int] = []
+    names = [f"host{number}" for number in range(len(channels))]
     for channel, name, is_alive in zip(channels, names, alive, strict=True):
         hello = _hello(channel, name, is_alive)
         if hello.text != repr(plan):
@@ -45,11 +48,11 @@ def connect(
             raise HostError(f"host `{name}`", "the driver's plan", f"another:\n{hello.text}", fix)
         can_update += hello.numbers
     links = [
-        HostLink(name, channel, Names.of(plan), is_alive)
-        for channel, name, is_alive in zip(channels, names, alive, strict=True)
+        HostLink(name, place, channel, Names.of(plan), is_alive)
+        for name, place, channel, is_alive in zip(names, places, channels, alive, strict=True)
     ]
     layout, store = HostLayout(plan, program.host_of_space), HostedStore(program.params, program.training)
-    return HostedExecutor(plan, layout, links, store, can_update)
+    return HostedExecutor(plan, layout, links, store, can_update, ended)
 
 
 def _hello(channel: Channel, name: str, is_alive: Callable[[], bool]) -> Message:

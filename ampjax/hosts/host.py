@@ -54,7 +54,9 @@ class Host:
         self._driver, self._peers = driver, peers
         self._names, self._memory = Names.of(executor.plan), PackMemory()
         self._inbox: deque[Message] = deque()
-        self._under_way: deque[tuple[int, list[Any]]] = deque()  # sequence numbers of batches, and what is ready when they are done
+        self._under_way: deque[tuple[int, list[Any]]] = (
+            deque()
+        )  # sequence numbers of batches, and what is ready when they are done
         self._epoch, self._sequence, self._n_done = 0, 0, 0
         self._is_broken = False
         workers = {space: worker for worker, space in enumerate(executor.plan.spaces)}

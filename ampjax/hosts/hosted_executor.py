@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from ampjax.engine.kinds.idle_launch import idle_launches
 from ampjax.errors import HostError
 from ampjax.hosts.hosted_parts import HostedFences, HostedLosses
 from ampjax.hosts.hosted_store import HostedStore
+from ampjax.hosts.hosts import HostState
 from ampjax.hosts.layout import HostLayout
 from ampjax.hosts.link import WINDOW, HostLink, RemoteRows, failure_of
 from ampjax.hosts.operations import PUT, TAKE, BatchWriter, Names
@@ -46,6 +48,7 @@ class HostedExecutor:
       links: The hosts.
       store: Parameters, optimizer states, accumulators: on the hosts.
       can_update: The stages whose kernels can also update their nodes.
+      ended: Called when hosts have been told that it is over.
 
     Attributes:
       store: The same.
@@ -56,8 +59,17 @@ class HostedExecutor:
       epoch: How often all that was in flight has been given up after an error.
     """
 
-    def __init__(self, plan: Plan, layout: HostLayout, links: Sequence[HostLink], store: HostedStore, can_update: Sequence[int]):
+    def __init__(
+        self,
+        plan: Plan,
+        layout: HostLayout,
+        links: Sequence[HostLink],
+        store: HostedStore,
+        can_update: Sequence[int],
+        ended: Callable[[], None],
+    ):
         self.plan, self.layout, self.links, self.store = plan, layout, list(links), store
+        self._ended, self._is_closed = ended, False
         self.losses, self.fences = HostedLosses(plan, self), HostedFences(self)
         stages = [stage for stage in plan.stages if stage.kind.is_dispatched]
         self.sinks = frozenset(stage.number for stage in stages if stage.kind.is_sink)
@@ -121,7 +133,9 @@ class HostedExecutor:
                 return 0
             host = self.layout.host_of_stage[launch.stage]
             n = self._n_own(launch.changes, host)
-            self.links[host].batch.launch(launch if n == len(launch.changes) else launch._replace(changes=launch.changes[:n]))
+            self.links[host].batch.launch(
+                launch if n == len(launch.changes) else launch._replace(changes=launch.changes[:n])
+            )
             if launch.direction != BACKWARD and (launch.stage in self._chooses or launch.stage in self.sinks):
                 self.readings[launch.number] = RemoteRows(self.links[host], launch.number, lambda: self.send([host]))
                 if launch.stage in self._chooses:
@@ -191,7 +205,9 @@ class HostedExecutor:
             for host in wanted:
                 self.links[host].send_batch()
 
-    def ask(self, hosts: Sequence[int], name: str, arrays: Mapping[int, Sequence[np.ndarray]] | None = None, **values: Any) -> list[Any]:
+    def ask(
+        self, hosts: Sequence[int], name: str, arrays: Mapping[int, Sequence[np.ndarray]] | None = None, **values: Any
+    ) -> list[Any]:
         """Asks hosts, behind all that has been decided.
 
         Args:
@@ -209,7 +225,9 @@ class HostedExecutor:
         with self._lock:
             self.send(hosts)
             links = [self.links[host] for host in hosts]
-            asked = [link.ask(name, (arrays or {}).get(host, ()), **values) for host, link in zip(hosts, links, strict=True)]
+            asked = [
+                link.ask(name, (arrays or {}).get(host, ()), **values) for host, link in zip(hosts, links, strict=True)
+            ]
             found = []
             for link, number in zip(links, asked, strict=True):
                 link.wait_for_answer(number)
@@ -338,8 +356,16 @@ class HostedExecutor:
 
     def close(self) -> None:
         """Tells hosts that it is over; dead ones are left alone."""
-        for link in self.links:
-            try:
-                link.end()
-            except (OSError, HostError):
-                pass
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                for link in self.links:
+                    with suppress(OSError, HostError):
+                        link.end()
+                self._ended()
+
+    @property
+    def states(self) -> list[HostState]:
+        """What is known of each host."""
+        nodes = self.layout.of_nodes(self.plan.graph.parameterised)
+        return [link.state_with(nodes.get(host, []), self._is_closed) for host, link in enumerate(self.links)]

@@ -29,9 +29,19 @@ def start_threads(program: HostProgram, plan: Plan, devices: Sequence[Device]) -
     between = {(a, b): memory_channel() for a in range(n) for b in range(a)}
     threads = []
     for number in range(n):
-        peers = {b: between[number, b][0] for b in range(number)} | {a: between[a, number][1] for a in range(number + 1, n)}
+        peers = {b: between[number, b][0] for b in range(number)} | {
+            a: between[a, number][1] for a in range(number + 1, n)
+        }
         arguments = number, drivers[number][1], peers, plan, [devices[number % len(devices)]]
-        threads.append(threading.Thread(target=program.serve, args=arguments, name=f"ampjax host {number}", daemon=True))
+        threads.append(
+            threading.Thread(target=program.serve, args=arguments, name=f"ampjax host {number}", daemon=True)
+        )
         threads[-1].start()
     channels = [channel for channel, _ in drivers]
-    return connect(program, plan, channels, [f"thread {number}" for number in range(n)], [t.is_alive for t in threads])
+
+    def ended() -> None:
+        for thread in threads:
+            thread.join()
+
+    places = [f"thread {number} of this process" for number in range(n)]
+    return connect(program, plan, channels, places, [t.is_alive for t in threads], ended)

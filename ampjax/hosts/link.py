@@ -12,6 +12,7 @@ import numpy as np
 from ampjax.cluster.message import Channel, Message
 from ampjax.engine.kernels.launch import Launch
 from ampjax.errors import HostError
+from ampjax.hosts.hosts import HostState
 from ampjax.hosts.operations import BatchWriter, Names
 from ampjax.hosts.questions import question
 
@@ -31,6 +32,7 @@ class HostLink:
 
     Args:
       name: What errors call it.
+      place: Where it is.
       channel: The channel to it.
       names: What numbers in operations stand for.
       is_alive: Whether its process is there.
@@ -44,8 +46,9 @@ class HostLink:
       peers: All hosts: a host whose rows this one waits for may fail.
     """
 
-    def __init__(self, name: str, channel: Channel, names: Names, is_alive: Callable[[], bool] = lambda: True):
-        self.name, self.batch = name, BatchWriter(names)
+    def __init__(self, name: str, place: str, channel: Channel, names: Names, is_alive: Callable[[], bool]):
+        self.name, self._place, self.batch = name, place, BatchWriter(names)
+        self._n_bytes = [0, 0]
         self.needs: set[int] = set()
         self.sent = self.done = self.epoch = 0
         self.failure: Message | None = None
@@ -65,7 +68,7 @@ class HostLink:
     def send_batch(self) -> None:
         """Sends what waits."""
         self.sent += 1
-        self._channel.send(Message("batch", (self.epoch, self.sent), arrays=self.batch.take()))
+        self._send(Message("batch", (self.epoch, self.sent), arrays=self.batch.take()))
         self.needs.clear()
 
     def look(self) -> None:
@@ -112,7 +115,9 @@ class HostLink:
     def _require_life(self) -> None:
         if not self._is_alive():
             fix = "See what it has printed. Make a new trainer, and restore a checkpoint into it."
-            raise HostError(f"host `{self.name}`", "a process that carries out what is decided", "one that has ended", fix)
+            raise HostError(
+                f"host `{self.name}`", "a process that carries out what is decided", "one that has ended", fix
+            )
 
     def ask(self, name: str, arrays: Sequence[np.ndarray] = (), **values: Any) -> int:
         """Puts a question. What waits to be sent must have been sent before.
@@ -126,7 +131,7 @@ class HostLink:
           The question's number, for `answer`.
         """
         self._n_asked += 1
-        self._channel.send(question(self._n_asked, name, arrays, **values))
+        self._send(question(self._n_asked, name, arrays, **values))
         return self._n_asked
 
     def wait_for_answer(self, number: int) -> None:
@@ -151,7 +156,9 @@ class HostLink:
         """
         found = self._answers.pop(number)
         if found.kind == "refused":
-            raise HostError(f"host `{self.name}`", "an answer", f"an error there:\n{found.text}", "See the error above.")
+            raise HostError(
+                f"host `{self.name}`", "an answer", f"an error there:\n{found.text}", "See the error above."
+            )
         return json.loads(found.text), found.arrays
 
     def has_read(self, number: int) -> bool:
@@ -200,12 +207,28 @@ class HostLink:
         """Tells the host that it is over."""
         self._channel.send(Message("end"))
 
+    def state_with(self, nodes: Sequence[str], is_over: bool) -> HostState:
+        """What is known of the host.
+
+        Args:
+          nodes: Those that it keeps.
+          is_over: Whether it has been told to end.
+        """
+        self.look()
+        state = "ended" if is_over or not self._is_alive() else "running" if self.failure is None else "failed"
+        return HostState(self.name, self._place, state, tuple(nodes), *self._n_bytes)
+
+    def _send(self, message: Message) -> None:
+        self._n_bytes[0] += sum([array.nbytes for array in message.arrays])
+        self._channel.send(message)
+
     def _receive(self, timeout_s: float) -> bool:
         """Receives a message, if one comes."""
         message = self._channel.receive(timeout_s)
         if message is None:
             return False
         kind, numbers = message.kind, message.numbers
+        self._n_bytes[1] += sum([array.nbytes for array in message.arrays])
         if kind in ("answer", "refused"):
             self._answers[numbers[0]] = message
         elif numbers[0] != self.epoch:
@@ -295,4 +318,6 @@ def failure_of(link: HostLink, stages: Sequence[Any] = (), launch: Launch | None
         size = launch.size or launch.n_messages
         ids = sorted(set(launch.pack[2 * size : 2 * size + launch.n_messages].tolist()))
         where += f" ({launch.direction}, {launch.n_messages} messages of instances {', '.join(map(str, ids[:8]))}{', ...' if len(ids) > 8 else ''})"
-    return HostError(where, "what was decided to be carried out", f"an error there:\n{link.failure.text.rstrip()}\n", "")
+    return HostError(
+        where, "what was decided to be carried out", f"an error there:\n{link.failure.text.rstrip()}\n", ""
+    )

@@ -254,8 +254,9 @@ def _change(read: _Reader, names: Names) -> Change:
     nodes = tuple(names.nodes[number] for number in read.numbers(n))
     if kind == 0:
         return read.update(nodes[0], *read.numbers(1))
-    make: Callable[..., Change] = _CHANGES[kind]
-    return make(f"{group}", nodes[0] if make is Contribute else nodes)
+    if _CHANGES[kind] is Contribute:
+        return Contribute(f"{group}", nodes[0])
+    return (Average if _CHANGES[kind] is Average else Merge)(f"{group}", nodes)
 
 
 def _launch(read: _Reader, names: Names) -> Launch:

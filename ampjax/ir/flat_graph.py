@@ -54,7 +54,7 @@ def unflatten(data: Mapping[str, Any]) -> dict[str, Node]:
     Returns:
       The nodes by name, in the same order.
     """
-    nodes = [Node(*named, [], **rest) for named, rest, *_ in data["nodes"]]
+    nodes = [Node(name, op, [], **rest) for (name, op), rest, *_ in data["nodes"]]
     for node, (_, _, _, outputs, _) in zip(nodes, data["nodes"], strict=True):
         node.outputs = tuple(Wire(node, port, type_, [], gone) for port, (type_, gone, _) in enumerate(outputs))
         for wire, (_, _, consumers) in zip(node.outputs, outputs, strict=True):

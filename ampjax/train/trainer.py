@@ -16,6 +16,8 @@ from ampjax.devices.allreduce import Device
 from ampjax.drivers.controller import ControllerLoop
 from ampjax.drivers.cost import Cost
 from ampjax.errors import SettingsError
+from ampjax.hosts.hosted_executor import HostedExecutor
+from ampjax.hosts.hosts import Hosts, HostState
 from ampjax.ir.graph import Graph
 from ampjax.plan.planner import Plan
 from ampjax.sched.diagnose.statistics import Statistics
@@ -61,6 +63,8 @@ class Trainer:
         rates and seconds the history tells; the numbers are computed here all the same.
       snapshot: When and where `fit` writes snapshots, from which `fit(..., resume=True)` goes on after a crash; a folder alone gets one
         after each epoch.
+      hosts: Lets workers run on so many hosts, which keep their parameters and payloads: processes of this machine, or what `Hosts` says.
+        None: all is in this process.
       settings: All other settings as one object, or (not both)
       **options: the settings one by one: see `Settings`.
 
@@ -91,16 +95,18 @@ class Trainer:
         devices: Sequence[Device] | None = None,
         cost: Callable[[Plan], Cost] | None = None,
         snapshot: Snapshots | str | Path | None = None,
+        hosts: int | Hosts | None = None,
         settings: Settings | None = None,
         **options: Any,
     ):
         require_closed("trainer", graph)
         require_transform(tx)
-        self.graph, self.settings = graph, settings_from(options, settings)
+        places = Hosts(hosts) if isinstance(hosts, int) else hosts
+        self.graph, given = graph, settings_from(options, settings)
         self.session = make_session(
-            graph, self.settings, tx, params=params, controller=controller, devices=devices, cost=cost
+            graph, given, tx, params=params, controller=controller, devices=devices, cost=cost, hosts=places
         )
-        self.plan = self.session.plan
+        self.settings, self.plan = self.session.settings, self.session.plan
         when = snapshots_from(snapshot)
         self.keeper = None if when is None else Keeper(self.session, when)
 
@@ -160,6 +166,17 @@ class Trainer:
         """
         session = self.session
         checkpoint.restore(folder, session.executor.store, session.scheduler.updates, session.position)
+
+    @property
+    def hosts(self) -> list[HostState]:
+        """The hosts, if there are any: name, place, state, the nodes that each keeps, and bytes."""
+        executor = self.session.executor
+        return executor.states if isinstance(executor, HostedExecutor) else []
+
+    def close(self) -> None:
+        """Ends the hosts, if there are any. Without it they end with the program."""
+        if isinstance(self.session.executor, HostedExecutor):
+            self.session.executor.close()
 
     # Runs
 
