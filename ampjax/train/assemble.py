@@ -95,9 +95,7 @@ def plan_for(
     return make_plan(graph, assign(graph, s.workers, s.affinity, s.seed, memory=memory), device_of, s.fuse)
 
 
-def node_training(
-    graph: Graph, settings: Settings, tx: optax.GradientTransformation | None
-) -> dict[str, NodeTraining]:
+def node_training(graph: Graph, settings: Settings, tx: optax.GradientTransformation | None) -> dict[str, NodeTraining]:
     """How each node is trained: as its own options say, or else as the settings say.
 
     Args:
