@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ampjax.cluster.message import Channel, Message
 from ampjax.errors import HostError
+from ampjax.hosts.fleet import Fleet
 from ampjax.hosts.host_program import HostProgram
 from ampjax.hosts.hosted_executor import HostedExecutor
 from ampjax.hosts.hosted_store import HostedStore
@@ -51,8 +52,8 @@ def connect(
         HostLink(name, place, channel, Names.of(plan), is_alive)
         for name, place, channel, is_alive in zip(names, places, channels, alive, strict=True)
     ]
-    layout, store = HostLayout(plan, program.host_of_space), HostedStore(program.params, program.training)
-    return HostedExecutor(plan, layout, links, store, can_update, ended)
+    fleet = Fleet(plan, HostLayout(plan, program.host_of_space), links, ended)
+    return HostedExecutor(plan, fleet, HostedStore(fleet, program.params, program.training), can_update)
 
 
 def _hello(channel: Channel, name: str, is_alive: Callable[[], bool]) -> Message:

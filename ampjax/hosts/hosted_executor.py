@@ -1,16 +1,8 @@
-"""The executor of a driver with hosts: it sends launches to the hosts of their stages, in place of carrying them out.
-
-Operations wait in a batch for each host. A host that is to write another's rows waits for them, so before a batch is sent, those that it
-needs are sent: everything that a host can ever wait for is under way, whatever the driver waits for. Each host carries its operations out in
-the order in which they were decided, which is an order in which nobody waits for what comes later; so nobody waits for ever.
-"""
+"""The executor of a driver with hosts: it sends launches to the hosts of their stages, in place of carrying them out."""
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -19,12 +11,10 @@ from ampjax.engine.kernels.coalescing import Coalesced
 from ampjax.engine.kernels.edge_sizes import EdgeSizes
 from ampjax.engine.kernels.launch import CHANGES_ONLY, Launch
 from ampjax.engine.kinds.idle_launch import idle_launches
-from ampjax.errors import HostError
+from ampjax.hosts.fleet import Fleet
 from ampjax.hosts.hosted_parts import HostedFences, HostedLosses
 from ampjax.hosts.hosted_store import HostedStore
-from ampjax.hosts.hosts import HostState
-from ampjax.hosts.layout import HostLayout
-from ampjax.hosts.link import WINDOW, HostLink, RemoteRows, failure_of
+from ampjax.hosts.link import RemoteRows
 from ampjax.hosts.operations import PUT, TAKE, BatchWriter, Names
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import ArenaKey, Stage
@@ -32,23 +22,15 @@ from ampjax.sched.decisions.dispatch import BACKWARD
 from ampjax.sched.decisions.parameter_changes import Average, Change, Merge, Update
 from ampjax.sched.programs.feeds import Feed
 
-MOST = 16
-"""Operations in a batch, from which on it is sent."""
-
-KEPT = 4096
-"""Launches that are remembered, to tell which one has failed."""
-
 
 class HostedExecutor:
     """Lets hosts carry launches out. It stands in an `Executor`'s place.
 
     Args:
       plan: The plan.
-      layout: Which host has what.
-      links: The hosts.
+      fleet: The hosts.
       store: Parameters, optimizer states, accumulators: on the hosts.
       can_update: The stages whose kernels can also update their nodes.
-      ended: Called when hosts have been told that it is over.
 
     Attributes:
       store: The same.
@@ -56,32 +38,18 @@ class HostedExecutor:
       fences: How far hosts are.
       sinks: The numbers of the `sink` stages.
       readings: What launches read back, by their numbers.
-      epoch: How often all that was in flight has been given up after an error.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        layout: HostLayout,
-        links: Sequence[HostLink],
-        store: HostedStore,
-        can_update: Sequence[int],
-        ended: Callable[[], None],
-    ):
-        self.plan, self.layout, self.links, self.store = plan, layout, list(links), store
-        self._ended, self._is_closed = ended, False
-        self.losses, self.fences = HostedLosses(plan, self), HostedFences(self)
+    def __init__(self, plan: Plan, fleet: Fleet, store: HostedStore, can_update: Sequence[int]):
+        self.plan, self.fleet, self.store = plan, fleet, store
+        self.losses, self.fences = HostedLosses(plan, fleet), HostedFences(fleet)
         stages = [stage for stage in plan.stages if stage.kind.is_dispatched]
         self.sinks = frozenset(stage.number for stage in stages if stage.kind.is_sink)
         self._chooses = frozenset(stage.number for stage in stages if stage.route_by is not None)
         self._can_update = frozenset(can_update)
         self.readings: dict[int, Any] = {}
-        self.epoch = 0
-        self._lock = threading.RLock()
-        self._latest: deque[Launch] = deque(maxlen=KEPT)
-        store.attach(self)
-        for link in self.links:
-            link.peers = self.links
+        self._latest = Launch(-1, 0, CHANGES_ONLY, "")
+        self._n_changed = 0  # how many of its changes have been sent
 
     # -- launches
 
@@ -91,11 +59,11 @@ class HostedExecutor:
         Args:
           feeds: The payloads.
         """
-        with self._lock:
+        with self.fleet.lock:
             for feed in feeds:
-                for host in self.layout.readers(feed.arena):
-                    self.links[host].batch.feed(feed)
-                    self._send_if_many(host)
+                for host in self.fleet.layout.readers(feed.arena):
+                    self.fleet.links[host].batch.feed(feed)
+                    self.fleet.send_if_many(host)
 
     def can_coalesce(self, before: Launch, launch: Launch) -> bool:
         """Whether launches are handed on together: never, as hosts put together what they can."""
@@ -120,27 +88,27 @@ class HostedExecutor:
           How many of its parameter changes go with it. `change` must follow for the others.
 
         Raises:
-          HostError: If a host has failed.
+          HostError: If a host has failed, in this launch or in an earlier one.
         """
         (launch,) = launches
-        if launch.stage == CHANGES_ONLY:
-            return 0
-        with self._lock:
-            self._latest.append(launch)
-            crossing = self.layout.crossings.get(launch.stage)
+        with self.fleet.lock:
+            self._latest, self._n_changed = launch, 0
+            if launch.stage == CHANGES_ONLY:
+                return 0
+            crossing = self.fleet.layout.crossings.get(launch.stage)
             if crossing is not None:
                 self._cross(launch, *crossing)
                 return 0
-            host = self.layout.host_of_stage[launch.stage]
-            n = self._n_own(launch.changes, host)
-            self.links[host].batch.launch(
-                launch if n == len(launch.changes) else launch._replace(changes=launch.changes[:n])
-            )
+            host = self.fleet.layout.host_of_stage[launch.stage]
+            link, n = self.fleet.links[host], self._n_own(launch.changes, host)
+            self.fleet.note(host, launch)
+            link.batch.launch(launch if n == len(launch.changes) else launch._replace(changes=launch.changes[:n]))
             if launch.direction != BACKWARD and (launch.stage in self._chooses or launch.stage in self.sinks):
-                self.readings[launch.number] = RemoteRows(self.links[host], launch.number, lambda: self.send([host]))
-                if launch.stage in self._chooses:
-                    self.send([host])
-            self._send_if_many(host)
+                self.readings[launch.number] = RemoteRows(link, launch.number, lambda: self.fleet.send([host]))
+            if launch.stage in self._chooses:
+                self.fleet.send([host])
+            self.fleet.send_if_many(host)
+            self._n_changed = n
             return n
 
     def change(self, change: Change) -> None:
@@ -149,14 +117,17 @@ class HostedExecutor:
         Args:
           change: The change.
         """
-        with self._lock:
+        with self.fleet.lock:
             nodes = change.nodes if isinstance(change, Average | Merge) else (change.node,)
-            hosts = list(self.layout.of_nodes(nodes))
+            hosts = list(self.fleet.layout.of_nodes(nodes))
             for host in hosts:
-                self.links[host].batch.change(change)
-                self.links[host].needs.update(other for other in hosts if other != host)
+                link = self.fleet.links[host]
+                self.fleet.note(host, self._latest, self._n_changed)
+                link.batch.change(change)
+                link.needs.update(other for other in hosts if other != host)
+            self._n_changed += 1
             for host in hosts:
-                self._send_if_many(host)
+                self.fleet.send_if_many(host)
 
     def choices(self, number: int, n_rows: int) -> np.ndarray:
         """What a launch has read back. Waits for its host; can be asked once.
@@ -167,88 +138,23 @@ class HostedExecutor:
         """
         return np.asarray(self.readings.pop(number))[:n_rows]
 
-    def abandon(self) -> None:
-        """Lets all hosts forget what they keep for instances that are given up. After an error they begin anew."""
-        with self._lock:
-            self.readings.clear()
-            for link in self.links:
-                link.look()
-            if all(link.failure is None for link in self.links):
-                for link in self.links:
-                    link.batch.forget()
-                return
-            self.epoch += 1
-            for link in self.links:
-                link.begin_anew(self.epoch)
-            for link in self.links:
-                link.wait_for_progress()
-
-    # -- batches
-
-    def send(self, hosts: Sequence[int]) -> None:
-        """Sends what waits for some hosts, with all that they need; waits while too much is under way.
-
-        Args:
-          hosts: Their numbers.
-
-        Raises:
-          HostError: If a host has failed.
-        """
-        with self._lock:
-            wanted = self._needed_by(hosts)
-            for host in wanted:
-                link = self.links[host]
-                link.look()
-                link.wait_until(lambda link=link: link.sent - link.done < WINDOW)
-                for other in self.links:
-                    self._check(other)
-            for host in wanted:
-                self.links[host].send_batch()
-
-    def ask(
-        self, hosts: Sequence[int], name: str, arrays: Mapping[int, Sequence[np.ndarray]] | None = None, **values: Any
-    ) -> list[Any]:
-        """Asks hosts, behind all that has been decided.
-
-        Args:
-          hosts: Their numbers.
-          name: What is asked (`hosts.questions`).
-          arrays: For some hosts, arrays that go with it.
-          **values: Values that JSON can hold.
+    def take_lost(self) -> dict[int, int | None]:
+        """After an error, lets all hosts give up what is in flight, and tells what of it they have not carried out.
 
         Returns:
-          For each host what it has said, and arrays.
-
-        Raises:
-          HostError: If a host has failed.
+          For each such launch, by its number, the first of its parameter changes that was not made; None if the launch itself was not.
         """
-        with self._lock:
-            self.send(hosts)
-            links = [self.links[host] for host in hosts]
-            asked = [
-                link.ask(name, (arrays or {}).get(host, ()), **values) for host, link in zip(hosts, links, strict=True)
-            ]
-            found = []
-            for link, number in zip(links, asked, strict=True):
-                link.wait_for_answer(number)
-                for other in self.links:
-                    self._check(other)
-                found.append(link.answer(number))
-            return found
+        lost: dict[int, int | None] = {}
+        for sent in self.fleet.begin_anew():
+            lost.setdefault(sent.launch.number, sent.change)
+        return lost
 
-    def _needed_by(self, hosts: Sequence[int]) -> list[int]:
-        """Those hosts for which something waits, of some hosts and of all whose rows these need."""
-        found, stack = dict[int, None](), list(hosts)
-        while stack:
-            host = stack.pop()
-            if host not in found and self.links[host].batch.n:
-                found[host] = None
-                stack += self.links[host].needs
-        return list(found)
-
-    def _send_if_many(self, host: int) -> None:
-        if self.links[host].batch.n >= MOST:
-            self.send([host])
+    def abandon(self) -> None:
+        """Lets all hosts forget what they keep for instances that are given up."""
+        with self.fleet.lock:
+            self.readings.clear()
+            for link in self.fleet.links:
+                link.batch.forget()
 
     def _cross(self, launch: Launch, source: int, target: int, needs_backward: bool) -> None:
         """Lets one host read rows and send them, and another write them."""
@@ -257,30 +163,21 @@ class HostedExecutor:
             return
         bare = launch._replace(changes=()) if launch.changes else launch
         start, end = (target, source) if is_back else (source, target)
-        self.links[start].batch.launch(bare, TAKE, end)
-        self.links[end].batch.launch(bare, PUT, start)
-        self.links[end].needs.add(start)
-        self._send_if_many(start)
-        self._send_if_many(end)
+        self.fleet.note(start, launch)
+        self.fleet.links[start].batch.launch(bare, TAKE, end)
+        self.fleet.note(end, launch)
+        self.fleet.links[end].batch.launch(bare, PUT, start)
+        self.fleet.links[end].needs.add(start)
+        self.fleet.send_if_many(start)
+        self.fleet.send_if_many(end)
 
     def _n_own(self, changes: Sequence[Change], host: int) -> int:
         """How many of a launch's changes, from the first on, are updates of nodes of its host."""
-        host_of = self.layout.host_of_node
+        host_of = self.fleet.layout.host_of_node
         for n, change in enumerate(changes):
             if not isinstance(change, Update) or host_of[change.node] != host:
                 return n
         return len(changes)
-
-    def _check(self, link: HostLink) -> None:
-        """Raises the error of a host.
-
-        Raises:
-          HostError: If it has failed.
-        """
-        if link.failure is not None:
-            number = link.failure.numbers[2]
-            launch = next((launch for launch in self._latest if launch.number == number), None)
-            raise failure_of(link, self.plan.stages, launch)
 
     # -- compiling, and questions
 
@@ -290,10 +187,10 @@ class HostedExecutor:
         Args:
           stages: The expected edges of each, by its number.
         """
-        for host in range(self.layout.n_hosts):
-            own = {n: (s.mean, s.spread) for n, s in stages.items() if self.layout.host_of_stage[n] == host}
+        for host in self.fleet.everyone:
+            own = {n: (s.mean, s.spread) for n, s in stages.items() if self.fleet.layout.host_of_stage[n] == host}
             if own:
-                self.ask([host], "expect edges", stages=own)
+                self.fleet.ask([host], "expect edges", stages=own)
 
     def warm(self, launch: Launch, capacities: Mapping[ArenaKey, int]) -> None:
         """Lets hosts compile what a launch needs.
@@ -302,9 +199,9 @@ class HostedExecutor:
           launch: The launch; its slots are the trash slot.
           capacities: Rows of the arenas that it reads.
         """
-        crossing = self.layout.crossings.get(launch.stage)
+        crossing = self.fleet.layout.crossings.get(launch.stage)
         if crossing is None:
-            self._warm(self.layout.host_of_stage[launch.stage], launch, capacities, "whole")
+            self._warm(self.fleet.layout.host_of_stage[launch.stage], launch, capacities, "whole")
         elif launch.direction != BACKWARD or crossing[2]:
             start, end = crossing[:2] if launch.direction != BACKWARD else (crossing[1], crossing[0])
             self._warm(start, launch, capacities, "take")
@@ -313,7 +210,7 @@ class HostedExecutor:
     def _warm(self, host: int, launch: Launch, capacities: Mapping[ArenaKey, int], half: str) -> None:
         writer = BatchWriter(Names.of(self.plan))
         writer.launch(launch)
-        self.ask([host], "warm", {host: writer.take()}, capacities=list(capacities.items()), half=half)
+        self.fleet.ask([host], "warm", {host: writer.take()}, capacities=list(capacities.items()), half=half)
 
     def idle_launches(
         self, stage: Stage, direction: str, rows: int, messages: int, capacity: Callable[[ArenaKey], int]
@@ -341,7 +238,7 @@ class HostedExecutor:
     def device_bytes(self) -> dict[str, int]:
         """Bytes on the devices of all hosts."""
         total: dict[str, int] = {}
-        for said, _ in self.ask(range(self.layout.n_hosts), "device bytes"):
+        for said, _ in self.fleet.ask(self.fleet.everyone, "device bytes"):
             for name, n in said.items():
                 total[name] = total.get(name, 0) + n
         return total
@@ -349,23 +246,7 @@ class HostedExecutor:
     def record_row_bytes(self) -> dict[ArenaKey, int]:
         """Bytes of recorded activations beside a row of each arena."""
         total: dict[ArenaKey, int] = {}
-        for said, _ in self.ask(range(self.layout.n_hosts), "record row bytes"):
+        for said, _ in self.fleet.ask(self.fleet.everyone, "record row bytes"):
             for (space, shape, dtype), n in said:
                 total[space, tuple(shape), dtype] = total.get((space, tuple(shape), dtype), 0) + n
         return total
-
-    def close(self) -> None:
-        """Tells hosts that it is over; dead ones are left alone."""
-        with self._lock:
-            if not self._is_closed:
-                self._is_closed = True
-                for link in self.links:
-                    with suppress(OSError, HostError):
-                        link.end()
-                self._ended()
-
-    @property
-    def states(self) -> list[HostState]:
-        """What is known of each host."""
-        nodes = self.layout.of_nodes(self.plan.graph.parameterised)
-        return [link.state_with(nodes.get(host, []), self._is_closed) for host, link in enumerate(self.links)]

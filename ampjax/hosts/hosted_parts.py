@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ampjax.engine.loss_metrics import LossSums, metric_names, together
+from ampjax.hosts.fleet import Fleet
 from ampjax.hosts.link import Ticket
 from ampjax.plan.planner import Plan
 from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.sched.decisions.parameter_changes import Average, Change, Merge
-
-if TYPE_CHECKING:
-    from ampjax.hosts.hosted_executor import HostedExecutor
 
 
 class HostedLosses:
@@ -22,11 +20,11 @@ class HostedLosses:
 
     Args:
       plan: The plan.
-      executor: Asks the hosts.
+      fleet: The hosts.
     """
 
-    def __init__(self, plan: Plan, executor: HostedExecutor):
-        self._plan, self._executor, self._names = plan, executor, metric_names(plan)
+    def __init__(self, plan: Plan, fleet: Fleet):
+        self._plan, self._fleet, self._names = plan, fleet, metric_names(plan)
 
     def take(self, train: bool) -> list[LossSums]:
         """What the losses have added up since the last call. Waits for hosts.
@@ -37,9 +35,9 @@ class HostedLosses:
         Returns:
           One entry for each loss node.
         """
-        host_of = self._executor.layout.host_of_stage
+        host_of = self._fleet.layout.host_of_stage
         lines: dict[int, np.ndarray] = {}
-        for stages, arrays in self._executor.ask(sorted({host_of[n] for n in self._names}), "losses", train=train):
+        for stages, arrays in self._fleet.ask(sorted({host_of[n] for n in self._names}), "losses", train=train):
             lines |= dict(zip(stages, arrays, strict=True))
         return together(self._plan, self._names, lines)
 
@@ -48,11 +46,11 @@ class HostedFences:
     """How far hosts are: a fence is ready when a host has done a batch.
 
     Args:
-      executor: Knows the hosts.
+      fleet: The hosts.
     """
 
-    def __init__(self, executor: HostedExecutor):
-        self._executor = executor
+    def __init__(self, fleet: Fleet):
+        self._fleet = fleet
 
     def of_worker(self, worker: int) -> Ticket:
         """A fence that is ready when a worker's host has done what was sent to it.
@@ -60,7 +58,7 @@ class HostedFences:
         Args:
           worker: Its number.
         """
-        return self._of_host(self._executor.layout.of_worker(worker))
+        return self._of_host(self._fleet.layout.of_worker(worker))
 
     def of_kernels(self, dispatch: Dispatch) -> list[Any]:
         """Fences that are ready when the kernels of a dispatch have been done.
@@ -68,7 +66,7 @@ class HostedFences:
         Args:
           dispatch: The last one that was issued.
         """
-        return [] if dispatch.stage < 0 else [self._of_host(self._executor.layout.host_of_stage[dispatch.stage])]
+        return [] if dispatch.stage < 0 else [self._of_host(self._fleet.layout.host_of_stage[dispatch.stage])]
 
     def of_changes(self, changes: Sequence[Change]) -> list[Any]:
         """Fences that are ready when parameter changes have been made.
@@ -77,11 +75,11 @@ class HostedFences:
           changes: The last ones that were issued.
         """
         nodes = [n for c in changes for n in (c.nodes if isinstance(c, Average | Merge) else (c.node,))]
-        return [self._of_host(host) for host in self._executor.layout.of_nodes(nodes)]
+        return [self._of_host(host) for host in self._fleet.layout.of_nodes(nodes)]
 
     def warm(self) -> None:
         """Compiles what fences run."""
-        self._executor.ask(range(self._executor.layout.n_hosts), "warm fences")
+        self._fleet.ask(self._fleet.everyone, "warm fences")
 
     def is_idle(self, worker: int) -> bool:
         """Whether a worker's host has done what was sent to it.
@@ -101,7 +99,7 @@ class HostedFences:
 
     def wait(self) -> None:
         """Blocks until all hosts have done what was issued."""
-        self._executor.ask(range(self._executor.layout.n_hosts), "wait")
+        self._fleet.ask(self._fleet.everyone, "wait")
 
     def _of_host(self, host: int) -> Ticket:
-        return Ticket(self._executor.links[host], lambda: self._executor.send([host]))
+        return Ticket(self._fleet.links[host], lambda: self._fleet.send([host]))

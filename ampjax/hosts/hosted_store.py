@@ -3,40 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 
 from ampjax.engine.parameters import NodeTraining
+from ampjax.hosts.fleet import Fleet
 from ampjax.hosts.questions import TREES, leaves_of, with_leaves
 from ampjax.optim.node_update import trainable
-
-if TYPE_CHECKING:
-    from ampjax.hosts.hosted_executor import HostedExecutor
 
 
 class HostedStore:
     """Stands in a `ParameterStore`'s place.
 
     Args:
+      fleet: The hosts.
       params: The parameters that hosts begin with, by node.
       training: How each node is trained.
     """
 
-    def __init__(self, params: Mapping[str, Any], training: Mapping[str, NodeTraining]):
-        self._executor: HostedExecutor | None = None
+    def __init__(self, fleet: Fleet, params: Mapping[str, Any], training: Mapping[str, NodeTraining]):
+        self._fleet = fleet
         floats = {node: trainable(tree) for node, tree in params.items()}
         states = {node: jax.eval_shape(training[node].tx.init, tree) for node, tree in floats.items()}
         of_kinds = zip(TREES, (params, states, floats), strict=True)
         self._like = {which: {n: jax.tree.structure(tree) for n, tree in trees.items()} for which, trees in of_kinds}
-
-    def attach(self, executor: HostedExecutor) -> None:
-        """Says who asks the hosts.
-
-        Args:
-          executor: The executor.
-        """
-        self._executor = executor
 
     @property
     def params(self) -> dict[str, Any]:
@@ -60,8 +51,8 @@ class HostedStore:
           node: Its name.
           params: A pytree of arrays.
         """
-        host = self._asks.layout.host_of_node[node]
-        self._asks.ask([host], "set params", {host: leaves_of({node: params}, [node])}, node=node)
+        host = self._fleet.layout.host_of_node[node]
+        self._fleet.ask([host], "set params", {host: leaves_of({node: params}, [node])}, node=node)
 
     def restore(self, params: Mapping[str, Any], opt_state: Mapping[str, Any], accumulators: Mapping[str, Any]) -> None:
         """Puts every node's parameters, optimizer state and accumulated gradients on its host.
@@ -73,7 +64,7 @@ class HostedStore:
         """
         for host, nodes in self._nodes.items():
             leaves = [leaf for trees in (params, opt_state, accumulators) for leaf in leaves_of(trees, nodes)]
-            self._asks.ask([host], "restore", {host: leaves}, nodes=nodes)
+            self._fleet.ask([host], "restore", {host: leaves}, nodes=nodes)
 
     def warm_update(self, node: str) -> None:
         """Lets a node's host compile its update.
@@ -81,7 +72,7 @@ class HostedStore:
         Args:
           node: Its name.
         """
-        self._asks.ask([self._asks.layout.host_of_node[node]], "warm update", node=node)
+        self._fleet.ask([self._fleet.layout.host_of_node[node]], "warm update", node=node)
 
     def warm_average(self, nodes: Sequence[str]) -> None:
         """Lets the hosts of replicas compile their averaging.
@@ -89,20 +80,15 @@ class HostedStore:
         Args:
           nodes: The replicas of one node.
         """
-        self._asks.ask(list(self._asks.layout.of_nodes(nodes)), "warm average", nodes=list(nodes))
-
-    @property
-    def _asks(self) -> HostedExecutor:
-        assert self._executor is not None
-        return self._executor
+        self._fleet.ask(list(self._fleet.layout.of_nodes(nodes)), "warm average", nodes=list(nodes))
 
     @property
     def _nodes(self) -> dict[int, list[str]]:
-        return self._asks.layout.of_nodes(self._like["params"])
+        return self._fleet.layout.of_nodes(self._like["params"])
 
     def _gathered(self, which: str) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for host, nodes in self._nodes.items():
-            ((_, leaves),) = self._asks.ask([host], "trees", which=which, nodes=nodes)
+            ((_, leaves),) = self._fleet.ask([host], "trees", which=which, nodes=nodes)
             found |= with_leaves(self._like[which], nodes, leaves)
         return {node: found[node] for node in self._like["params"]}

@@ -171,12 +171,12 @@ class Trainer:
     def hosts(self) -> list[HostState]:
         """The hosts, if there are any: name, place, state, the nodes that each keeps, and bytes."""
         executor = self.session.executor
-        return executor.states if isinstance(executor, HostedExecutor) else []
+        return executor.fleet.states if isinstance(executor, HostedExecutor) else []
 
     def close(self) -> None:
         """Ends the hosts, if there are any. Without it they end with the program."""
         if isinstance(self.session.executor, HostedExecutor):
-            self.session.executor.close()
+            self.session.executor.fleet.close()
 
     # Runs
 

@@ -37,7 +37,7 @@ def on_hosts(engine, n_hosts, params, tx=None):
     try:
         yield
     finally:
-        engine.executor.close()
+        engine.executor.fleet.close()
 
 
 def assert_same(one, other):
