@@ -24,6 +24,7 @@ import numpy as np
 from ampjax.engine.executor_protocol import AnyExecutor
 from ampjax.engine.kernels.coalescing import n_coalesced
 from ampjax.engine.kernels.launch import Launch
+from ampjax.errors import HostError
 from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.sched.diagnose.story import describe
 from ampjax.sched.programs.feeds import Feed
@@ -95,6 +96,7 @@ class IssueQueue:
         self._waiting: deque[Decided | list[Feed]] = deque()
         self._n_dispatches = self._n_messages = 0  # decided since something was carried out
         self._is_broken = False
+        self._issued = deque[Dispatch](maxlen=0 if executor is None else executor.n_remembered)
         self._ran: Dispatch | None = None  # its kernels have been issued, not all of its parameter changes
         self._n_changed = 0  # how many of these have
 
@@ -201,11 +203,20 @@ class IssueQueue:
             with suppress(Exception):
                 self.carry_out()
         finally:
-            undone = self.undone
+            undone = self._with_lost(self.undone)
             self._waiting.clear()
+            self._issued.clear()
             self._ran, self._is_broken = None, False
             self.outputs.clear()
             abandon(self._scheduler, self._executor, undone)
+
+    def _with_lost(self, undone: Sequence[Dispatch]) -> list[Dispatch]:
+        """Dispatches that were not issued, behind those that were, and that hosts have not carried out."""
+        lost = {} if self._executor is None else self._executor.take_lost()
+        issued = [
+            d if lost[d.number] is None else d.after(lost[d.number] or 0) for d in self._issued if d.number in lost
+        ]
+        return [*issued, *(dispatch for dispatch in undone if dispatch.number not in lost)]
 
     def _n_together(self, executor: AnyExecutor, first: Decided, most: int) -> int:
         """How many of the `most` that come first are issued in one call."""
@@ -233,6 +244,8 @@ class IssueQueue:
         try:
             self.run(executor, dispatches, [self._launch(decided) for decided in together])
             self._arrive(executor, together)
+        except HostError:  # which names what failed: that was issued before
+            raise
         except Exception as error:
             error.add_note(f"ampjax: {describe(self._scheduler.snapshot(), dispatches[0])}")
             raise
@@ -246,6 +259,7 @@ class IssueQueue:
           launches: The same as the executor takes them.
         """
         last = dispatches[-1]
+        self._issued += dispatches
         self._n_changed = executor.run(launches)
         self._ran = last
         for hook in self._instruments.after_kernels:

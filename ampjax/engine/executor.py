@@ -54,6 +54,8 @@ class Executor:
         on.
     """
 
+    n_remembered = 0
+
     def __init__(
         self,
         plan: Plan,
@@ -201,6 +203,10 @@ class Executor:
         runner = self._runners[launch.stage]
         assert isinstance(runner, TransferRunner)
         return runner
+
+    def take_lost(self) -> dict[int, int | None]:
+        """What was issued and has not been carried out: nothing, in this process."""
+        return {}
 
     def abandon(self) -> None:
         """Forgets what was kept for instances that are given up.

@@ -114,6 +114,8 @@ class AnyExecutor(Protocol):
     A failure may show later than the call whose launch has failed; nothing is carried out then before `abandon`.
     """
 
+    n_remembered: int
+    """Dispatches of which a driver must know the latest that it has issued, for `take_lost`."""
     plan: Plan
     sinks: frozenset[int]
     readings: dict[int, Any]
@@ -155,6 +157,10 @@ class AnyExecutor(Protocol):
 
     def choices(self, number: int, n_rows: int) -> np.ndarray:
         """As `Executor.choices`."""
+        ...
+
+    def take_lost(self) -> dict[int, int | None]:
+        """As `HostedExecutor.take_lost`."""
         ...
 
     def abandon(self) -> None:

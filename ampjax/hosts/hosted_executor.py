@@ -11,7 +11,7 @@ from ampjax.engine.kernels.coalescing import Coalesced
 from ampjax.engine.kernels.edge_sizes import EdgeSizes
 from ampjax.engine.kernels.launch import CHANGES_ONLY, Launch
 from ampjax.engine.kinds.idle_launch import idle_launches
-from ampjax.hosts.fleet import Fleet
+from ampjax.hosts.fleet import KEPT, Fleet
 from ampjax.hosts.hosted_parts import HostedFences, HostedLosses
 from ampjax.hosts.hosted_store import HostedStore
 from ampjax.hosts.link import RemoteRows
@@ -39,6 +39,8 @@ class HostedExecutor:
       sinks: The numbers of the `sink` stages.
       readings: What launches read back, by their numbers.
     """
+
+    n_remembered = KEPT
 
     def __init__(self, plan: Plan, fleet: Fleet, store: HostedStore, can_update: Sequence[int]):
         self.plan, self.fleet, self.store = plan, fleet, store
