@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ampjax.cluster.message import Channel, Message
+from ampjax.cluster import Channel, Message
 from ampjax.errors import HostError
 from ampjax.hosts.fleet import Fleet
+from ampjax.hosts.host_link import HostLink
 from ampjax.hosts.host_program import HostProgram
 from ampjax.hosts.hosted_executor import HostedExecutor
 from ampjax.hosts.hosted_store import HostedStore
 from ampjax.hosts.layout import HostLayout
-from ampjax.hosts.link import HostLink
 from ampjax.hosts.operations import Names
 from ampjax.plan.planner import Plan
 

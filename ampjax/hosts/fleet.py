@@ -17,9 +17,9 @@ import numpy as np
 
 from ampjax.engine.kernels.launch import Launch
 from ampjax.errors import HostError
+from ampjax.hosts.host_link import WINDOW, HostLink, failure_of
 from ampjax.hosts.hosts import HostState
 from ampjax.hosts.layout import HostLayout
-from ampjax.hosts.link import WINDOW, HostLink, failure_of
 from ampjax.plan.planner import Plan
 
 MOST = 16

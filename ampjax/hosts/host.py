@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ampjax.cluster.message import Channel, Message
+from ampjax.cluster import Channel, Message
 from ampjax.engine.executor import Executor
 from ampjax.engine.kernels.coalescing import n_coalesced
 from ampjax.engine.kernels.launch import Launch
@@ -166,7 +166,7 @@ class Host:
         """Sends what launches have read back."""
         readings = self._executor.readings
         for number in list(readings):
-            self._driver.send(Message("reading", (self._epoch, number), arrays=[np.asarray(readings.pop(number))]))
+            self._driver.send(Message("reading", (self._epoch, number), arrays=(np.asarray(readings.pop(number)),)))
 
     def _fences(self) -> list[Any]:
         found = [self._executor.fences.of_worker(worker) for worker in self._workers]
@@ -175,7 +175,7 @@ class Host:
     # -- rows of other hosts
 
     def _send(self, peer: int, number: int, arrays: Sequence[np.ndarray]) -> None:
-        self._peers[peer].send(Message("rows", (self._epoch, number), arrays=arrays))
+        self._peers[peer].send(Message("rows", (self._epoch, number), arrays=tuple(arrays)))
 
     def _receive(self, peer: int, number: int) -> Sequence[np.ndarray]:
         """What another host has sent for a launch.

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from ampjax.cluster.message import Channel, Message
+from ampjax.cluster import Channel, Message, Window
 from ampjax.devices.allreduce import Device
 from ampjax.engine.executor import Executor
 from ampjax.engine.parameters import NodeTraining
@@ -16,6 +16,9 @@ from ampjax.hosts.host import Host
 from ampjax.hosts.layout import HostLayout
 from ampjax.ir.graph import Graph
 from ampjax.plan.planner import Plan, make_plan
+
+BETWEEN_HOSTS = Window(messages=1024, nbytes=1 << 40)
+"""Rows under way from one host to another: they are bounded by what the driver has decided, so that nobody has to wait to send."""
 
 
 @dataclass(frozen=True, eq=False)

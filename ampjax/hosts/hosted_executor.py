@@ -12,9 +12,9 @@ from ampjax.engine.kernels.edge_sizes import EdgeSizes
 from ampjax.engine.kernels.launch import CHANGES_ONLY, Launch
 from ampjax.engine.kinds.idle_launch import idle_launches
 from ampjax.hosts.fleet import KEPT, Fleet
+from ampjax.hosts.host_link import RemoteRows
 from ampjax.hosts.hosted_parts import HostedFences, HostedLosses
 from ampjax.hosts.hosted_store import HostedStore
-from ampjax.hosts.link import RemoteRows
 from ampjax.hosts.operations import PUT, TAKE, BatchWriter, Names
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import ArenaKey, Stage

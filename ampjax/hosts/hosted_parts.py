@@ -9,7 +9,7 @@ import numpy as np
 
 from ampjax.engine.loss_metrics import LossSums, metric_names, together
 from ampjax.hosts.fleet import Fleet
-from ampjax.hosts.link import Ticket
+from ampjax.hosts.host_link import Ticket
 from ampjax.plan.planner import Plan
 from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.sched.decisions.parameter_changes import Average, Change, Merge

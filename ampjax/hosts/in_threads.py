@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from ampjax.cluster.message import memory_channel
+from ampjax.cluster import memory_pair
 from ampjax.devices.allreduce import Device
 from ampjax.hosts.connect import connect
-from ampjax.hosts.host_program import HostProgram
+from ampjax.hosts.host_program import BETWEEN_HOSTS, HostProgram
 from ampjax.hosts.hosted_executor import HostedExecutor
 from ampjax.plan.planner import Plan
 
@@ -25,8 +25,8 @@ def start_threads(program: HostProgram, plan: Plan, devices: Sequence[Device]) -
       The executor that lets them carry launches out; they end when it is closed.
     """
     n = max(program.host_of_space) + 1
-    drivers = [memory_channel() for _ in range(n)]
-    between = {(a, b): memory_channel() for a in range(n) for b in range(a)}
+    drivers = [memory_pair("driver", f"host{number}") for number in range(n)]
+    between = {(a, b): memory_pair(f"host{a}", f"host{b}", BETWEEN_HOSTS) for a in range(n) for b in range(a)}
     threads = []
     for number in range(n):
         peers = {b: between[number, b][0] for b in range(number)} | {

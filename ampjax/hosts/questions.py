@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ampjax.cluster.message import Message
+from ampjax.cluster import Message
 from ampjax.engine.executor import Executor
 from ampjax.engine.kernels.edge_sizes import EdgeSizes
 from ampjax.engine.kernels.launch import Launch
@@ -38,7 +38,7 @@ def question(number: int, name: str, arrays: Arrays = (), **values: Any) -> Mess
       arrays: Arrays that go with it.
       **values: Values that JSON can hold.
     """
-    return Message("ask", (number,), json.dumps({"name": name, **values}), arrays)
+    return Message("ask", (number,), json.dumps({"name": name, **values}), tuple(arrays))
 
 
 def answer(executor: Executor, names: Names, asked: Message) -> Message:
@@ -55,7 +55,7 @@ def answer(executor: Executor, names: Names, asked: Message) -> Message:
     try:
         values = json.loads(asked.text)
         said, arrays = _ANSWERS[values.pop("name")](executor, names, asked.arrays, **values)
-        return Message("answer", asked.numbers, json.dumps(said), arrays)
+        return Message("answer", asked.numbers, json.dumps(said), tuple(arrays))
     except Exception as error:  # the driver raises it
         return Message("refused", asked.numbers, "".join(traceback.format_exception(error)))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ampjax.cluster.message import Channel, Message
+from ampjax.cluster import Channel, Message
 from ampjax.engine.kernels.launch import Launch
 from ampjax.errors import HostError
 from ampjax.hosts.hosts import HostState
@@ -68,7 +68,7 @@ class HostLink:
     def send_batch(self) -> None:
         """Sends what waits."""
         self.sent += 1
-        self._send(Message("batch", (self.epoch, self.sent), arrays=self.batch.take()))
+        self._send(Message("batch", (self.epoch, self.sent), arrays=tuple(self.batch.take())))
         self.needs.clear()
 
     def look(self) -> None:
