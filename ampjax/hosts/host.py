@@ -6,6 +6,7 @@ more until all hosts have given up what is in flight, since what follows may nee
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from ampjax.cluster import Channel, Message
 from ampjax.engine.executor import Executor
 from ampjax.engine.kernels.coalescing import n_coalesced
 from ampjax.engine.kernels.launch import Launch
+from ampjax.errors import HostError
 from ampjax.hosts.layout import HostLayout
 from ampjax.hosts.operations import CHANGE, FEED, FORGET, LAUNCH, TAKE, Names, Operation, operations
 from ampjax.hosts.questions import answer
@@ -184,7 +186,7 @@ class Host:
           GivenUp: If the driver has given up what is in flight.
         """
         while True:
-            message = self._peers[peer].receive(PATIENCE_S)
+            message = self._from(peer)
             if message is None:
                 self._look_for_the_end()
             elif message.numbers[0] == self._epoch:
@@ -192,6 +194,14 @@ class Host:
                 return message.arrays
             elif message.numbers[0] > self._epoch:  # the other host has been told already, and this one will be
                 raise GivenUp
+
+    def _from(self, peer: int) -> Message | None:
+        """The next message of another host, if it comes soon."""
+        try:
+            return self._peers[peer].receive(PATIENCE_S)
+        except HostError:  # the other one has died: the driver knows, or will
+            time.sleep(PATIENCE_S)
+            return None
 
     def _look_for_the_end(self) -> None:
         while (message := self._driver.receive(0.0)) is not None:

@@ -14,6 +14,7 @@ from ampjax.devices.allreduce import Device
 from ampjax.hosts.host_program import HostProgram
 from ampjax.hosts.hosted_executor import HostedExecutor
 from ampjax.hosts.hosts import Hosts
+from ampjax.hosts.in_processes import start_processes
 from ampjax.hosts.in_threads import start_threads
 from ampjax.plan.planner import Plan
 from ampjax.train.assemble import node_training, scheduler_settings
@@ -63,4 +64,6 @@ def start_hosts(
         node_training(plan.graph, settings, tx),
         scheduler_settings(plan.graph, settings).stashed,
     )
-    return start_threads(program, plan, devices)
+    if hosts.kind == "threads":
+        return start_threads(program, plan, devices)
+    return start_processes(program, plan)
