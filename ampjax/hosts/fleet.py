@@ -22,8 +22,8 @@ from ampjax.hosts.hosts import HostState
 from ampjax.hosts.layout import HostLayout
 from ampjax.plan.planner import Plan
 
-MOST = 16
-"""Operations in a batch, from which on it is sent."""
+FEW, MOST = 16, 64
+"""Operations in a batch, from which on it is sent: to a host that has nothing else to do, and to one that has."""
 
 KEPT = 4096
 """Operations that are remembered, to tell which have been carried out: more than can be under way."""
@@ -92,7 +92,8 @@ class Fleet:
         Args:
           host: Its number.
         """
-        if self.links[host].batch.n >= MOST:
+        link = self.links[host]
+        if link.batch.n >= MOST or (link.batch.n >= FEW and link.is_idle):
             self.send([host])
 
     def send(self, hosts: Sequence[int]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,11 @@ class HostLink:
     def opened(self) -> int:
         """The number of the batch that what is added now will be in."""
         return self.sent + 1
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the host has done all batches, as far as is known."""
+        return self.done == self.sent
 
     def send_batch(self) -> None:
         """Sends what waits."""
@@ -214,7 +220,8 @@ class HostLink:
           nodes: Those that it keeps.
           is_over: Whether it has been told to end.
         """
-        self.look()
+        with suppress(HostError):  # it has died: that is what is told
+            self.look()
         state = "ended" if is_over or not self._is_alive() else "running" if self.failure is None else "failed"
         return HostState(self.name, self._place, state, tuple(nodes), *self._n_bytes)
 

@@ -97,11 +97,14 @@ class HostedExecutor:
             self._latest, self._n_changed = launch, 0
             if launch.stage == CHANGES_ONLY:
                 return 0
-            crossing = self.fleet.layout.crossings.get(launch.stage)
-            if crossing is not None:
-                self._cross(launch, *crossing)
+            layout = self.fleet.layout
+            if launch.direction == BACKWARD and launch.stage in layout.idle_backward:
                 return 0
-            host = self.fleet.layout.host_of_stage[launch.stage]
+            crossing = layout.crossings.get(launch.stage)
+            if crossing is not None:
+                self._cross(launch, *crossing[:2])
+                return 0
+            host = layout.host_of_stage[launch.stage]
             link, n = self.fleet.links[host], self._n_own(launch.changes, host)
             self.fleet.note(host, launch)
             link.batch.launch(launch if n == len(launch.changes) else launch._replace(changes=launch.changes[:n]))
@@ -158,10 +161,10 @@ class HostedExecutor:
             for link in self.fleet.links:
                 link.batch.forget()
 
-    def _cross(self, launch: Launch, source: int, target: int, needs_backward: bool) -> None:
+    def _cross(self, launch: Launch, source: int, target: int) -> None:
         """Lets one host read rows and send them, and another write them."""
         is_back = launch.direction == BACKWARD
-        if not launch.n_rows or (is_back and not needs_backward):
+        if not launch.n_rows:
             return
         bare = launch._replace(changes=()) if launch.changes else launch
         start, end = (target, source) if is_back else (source, target)

@@ -20,6 +20,7 @@ class HostLayout:
       n_hosts: How many hosts there are.
       host_of_stage: The host of each stage's outputs.
       host_of_node: The host of each node's parameters.
+      idle_backward: The transfer stages whose backward launches do nothing.
       crossings: The transfer stages whose rows travel from one host to another: the two hosts, and whether gradients come back.
     """
 
@@ -30,6 +31,7 @@ class HostLayout:
         stages = [stage for stage in plan.stages if stage.kind.is_dispatched]
         self.host_of_stage = {stage.number: host_of_space[stage.space] for stage in stages}
         self.host_of_node = {node: self._host_of_worker[worker] for node, worker in plan.worker_of.items()}
+        self.idle_backward = frozenset(s.number for s in stages if s.kind.is_transfer and not needs_backward(s))
         self.crossings: dict[int, tuple[int, int, bool]] = {}
         readers: dict[ArenaKey, dict[int, None]] = {}
         for stage in stages:
