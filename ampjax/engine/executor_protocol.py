@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -47,6 +47,10 @@ class AnyStore(Protocol):
         """As `ParameterStore.restore`."""
         ...
 
+    def forget(self) -> None:
+        """As `ParameterStore.forget`."""
+        ...
+
     def warm_update(self, node: str) -> None:
         """As `ParameterStore.warm_update`."""
         ...
@@ -61,6 +65,14 @@ class AnyLosses(Protocol):
 
     def take(self, train: bool) -> list[LossSums]:
         """As `LossMetrics.take`."""
+        ...
+
+    def state(self) -> list[list[Any]]:
+        """As `LossMetrics.state`."""
+        ...
+
+    def resume(self, state: Iterable[Sequence[Any]]) -> None:
+        """As `LossMetrics.resume`."""
         ...
 
 

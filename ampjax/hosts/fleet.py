@@ -47,24 +47,44 @@ class Sent(NamedTuple):
     change: int | None
 
 
+class Ready(NamedTuple):
+    """Hosts that wait for what they are to do.
+
+    Args:
+      links: The hosts.
+      can_update: The stages whose kernels can also update their nodes.
+      end: Ends them, once they have been told that it is over.
+    """
+
+    links: Sequence[HostLink]
+    can_update: frozenset[int]
+    end: Callable[[], None]
+
+
 class Fleet:
     """The hosts.
 
     Args:
       plan: The plan.
       layout: Which host has what.
-      links: The hosts.
-      ended: Called when they have been told that it is over.
+      start: Starts them.
 
     Attributes:
+      links: The hosts.
+      can_update: The stages whose kernels can also update their nodes.
       lock: Held by who adds operations or sends them.
     """
 
-    def __init__(self, plan: Plan, layout: HostLayout, links: Sequence[HostLink], ended: Callable[[], None]):
-        self.layout, self.links = layout, list(links)
-        self.lock = threading.RLock()
-        self._plan, self._ended, self._is_closed, self._epoch = plan, ended, False, 0
+    def __init__(self, plan: Plan, layout: HostLayout, start: Callable[[], Ready]):
+        self.layout, self.lock = layout, threading.RLock()
+        self._plan, self._start = plan, start
         self._latest: deque[Sent] = deque(maxlen=KEPT)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.links, self.can_update, self._end = self._start()
+        self._is_closed, self._has_died, self._epoch = False, False, 0
+        self._latest.clear()
         for link in self.links:
             link.peers = self.links
 
@@ -93,6 +113,8 @@ class Fleet:
           host: Its number.
         """
         link = self.links[host]
+        if self._has_died:
+            return  # nothing can be carried out any more
         if link.batch.n >= MOST or (link.batch.n >= FEW and link.is_idle):
             self.send([host])
 
@@ -180,17 +202,19 @@ class Fleet:
         """If a host has failed, lets all hosts give up what is in flight; they then go on as they are.
 
         Returns:
-          What had been added to batches and was not carried out, in order.
+          What had been added to batches and was not carried out, in order. Nothing, if a host has died: then all is lost.
         """
         with self.lock:
-            for link in self.links:
-                link.look()
-            if all(link.failure is None for link in self.links):
+            try:
+                if not any([link.has_failed for link in self.links]):
+                    return []
+                self._epoch += 1
+                for link in self.links:
+                    link.begin_anew(self._epoch)
+                progress = [link.wait_for_progress() for link in self.links]
+            except HostError:
+                self._has_died = True
                 return []
-            self._epoch += 1
-            for link in self.links:
-                link.begin_anew(self._epoch)
-            progress = [link.wait_for_progress() for link in self.links]
             lost = [sent for sent in self._latest if (sent.batch, sent.place) >= progress[sent.host]]
             self._latest.clear()
             return lost
@@ -203,4 +227,14 @@ class Fleet:
                 for link in self.links:
                     with suppress(OSError, HostError):
                         link.end()
-                self._ended()
+                self._end()
+
+    def restart(self) -> None:
+        """Ends all hosts, and starts others in their place, which begin as the first did.
+
+        Raises:
+          HostError: If one does not start.
+        """
+        with self.lock:
+            self.close()
+            self._begin()

@@ -30,7 +30,6 @@ class HostedExecutor:
       plan: The plan.
       fleet: The hosts.
       store: Parameters, optimizer states, accumulators: on the hosts.
-      can_update: The stages whose kernels can also update their nodes.
 
     Attributes:
       store: The same.
@@ -42,13 +41,13 @@ class HostedExecutor:
 
     n_remembered = KEPT
 
-    def __init__(self, plan: Plan, fleet: Fleet, store: HostedStore, can_update: Sequence[int]):
+    def __init__(self, plan: Plan, fleet: Fleet, store: HostedStore):
         self.plan, self.fleet, self.store = plan, fleet, store
         self.losses, self.fences = HostedLosses(plan, fleet), HostedFences(fleet)
         stages = [stage for stage in plan.stages if stage.kind.is_dispatched]
         self.sinks = frozenset(stage.number for stage in stages if stage.kind.is_sink)
         self._chooses = frozenset(stage.number for stage in stages if stage.route_by is not None)
-        self._can_update = frozenset(can_update)
+        self._expected: dict[int, EdgeSizes] = {}
         self.readings: dict[int, Any] = {}
         self._latest = Launch(-1, 0, CHANGES_ONLY, "")
         self._n_changed = 0  # how many of its changes have been sent
@@ -154,6 +153,16 @@ class HostedExecutor:
             lost.setdefault(sent.launch.number, sent.change)
         return lost
 
+    def restart(self) -> None:
+        """Starts other hosts in place of those that there are. What these held is lost: the new ones begin as these did.
+
+        Raises:
+          HostError: If one does not start.
+        """
+        self.readings.clear()
+        self.fleet.restart()
+        self.expect_edges(self._expected)
+
     def abandon(self) -> None:
         """Lets all hosts forget what they keep for instances that are given up."""
         with self.fleet.lock:
@@ -192,6 +201,7 @@ class HostedExecutor:
         Args:
           stages: The expected edges of each, by its number.
         """
+        self._expected |= stages
         for host in self.fleet.everyone:
             own = {n: (s.mean, s.spread) for n, s in stages.items() if self.fleet.layout.host_of_stage[n] == host}
             if own:
@@ -237,7 +247,7 @@ class HostedExecutor:
         Args:
           launch: A backward launch, or one of a loss.
         """
-        return launch.stage in self._can_update and launch.n_rows > 0
+        return launch.stage in self.fleet.can_update and launch.n_rows > 0
 
     @property
     def device_bytes(self) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,20 @@ class HostedLosses:
         for stages, arrays in self._fleet.ask(sorted({host_of[n] for n in self._names}), "losses", train=train):
             lines |= dict(zip(stages, arrays, strict=True))
         return together(self._plan, self._names, lines)
+
+    def state(self) -> list[list[Any]]:
+        """What has been added up and not been taken; JSON can hold it. Waits for hosts."""
+        return [line for said, _ in self._fleet.ask(self._fleet.everyone, "losses so far") for line in said]
+
+    def resume(self, state: Iterable[Sequence[Any]]) -> None:
+        """Goes on adding up from another's `state`.
+
+        Args:
+          state: What `state` gave.
+        """
+        lines, host_of = list(state), self._fleet.layout.host_of_stage
+        for host in self._fleet.everyone:
+            self._fleet.ask([host], "resume losses", state=[line for line in lines if host_of[line[0]] == host])
 
 
 class HostedFences:

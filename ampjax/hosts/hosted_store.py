@@ -66,6 +66,10 @@ class HostedStore:
             leaves = [leaf for trees in (params, opt_state, accumulators) for leaf in leaves_of(trees, nodes)]
             self._fleet.ask([host], "restore", {host: leaves}, nodes=nodes)
 
+    def forget(self) -> None:
+        """Lets hosts forget what belongs to instances that are given up, and what replicas have handed in."""
+        self._fleet.ask(self._fleet.everyone, "forget")
+
     def warm_update(self, node: str) -> None:
         """Lets a node's host compile its update.
 

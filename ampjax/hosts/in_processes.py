@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ampjax.cluster import HostContext, HostOptions, spawn
 from ampjax.cluster.hosts.launcher import Launcher
-from ampjax.hosts.connect import connect
+from ampjax.hosts.connect import Running, connect
 from ampjax.hosts.host_program import BETWEEN_HOSTS, HostProgram
 from ampjax.hosts.hosted_executor import HostedExecutor
 from ampjax.plan.planner import Plan
@@ -35,12 +35,11 @@ def start_processes(program: HostProgram, plan: Plan, launcher: Launcher | None 
         peers = {number: context.peer(name) for number, name in others.items()}
         program.serve(context.number, context.driver, peers)
 
-    names = tuple(f"host{number}" for number in range(n))
-    hosts = spawn(n, main, HostOptions(names, window=BETWEEN_HOSTS, environment=ONE_DEVICE), launcher)
-    try:
+    def start() -> Running:
+        names = tuple(f"host{number}" for number in range(n))
+        hosts = spawn(n, main, HostOptions(names, window=BETWEEN_HOSTS, environment=ONE_DEVICE), launcher)
         places = [f"{host.place}, process {host.process}" for host in hosts]
         alive = [lambda host=host: host.alive for host in hosts]
-        return connect(program, plan, [host.channel for host in hosts], places, alive, hosts.close)
-    except BaseException:
-        hosts.close()
-        raise
+        return Running([host.channel for host in hosts], places, alive, hosts.close)
+
+    return connect(program, plan, start)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ampjax.cluster import memory_pair
 from ampjax.devices.allreduce import Device
-from ampjax.hosts.connect import connect
+from ampjax.hosts.connect import Running, connect
 from ampjax.hosts.host_program import BETWEEN_HOSTS, HostProgram
 from ampjax.hosts.hosted_executor import HostedExecutor
 from ampjax.plan.planner import Plan
@@ -25,23 +25,22 @@ def start_threads(program: HostProgram, plan: Plan, devices: Sequence[Device]) -
       The executor that lets them carry launches out; they end when it is closed.
     """
     n = max(program.host_of_space) + 1
-    drivers = [memory_pair("driver", f"host{number}") for number in range(n)]
-    between = {(a, b): memory_pair(f"host{a}", f"host{b}", BETWEEN_HOSTS) for a in range(n) for b in range(a)}
-    threads = []
-    for number in range(n):
-        peers = {b: between[number, b][0] for b in range(number)} | {
-            a: between[a, number][1] for a in range(number + 1, n)
-        }
-        arguments = number, drivers[number][1], peers, plan, [devices[number % len(devices)]]
-        threads.append(
-            threading.Thread(target=program.serve, args=arguments, name=f"ampjax host {number}", daemon=True)
-        )
-        threads[-1].start()
-    channels = [channel for channel, _ in drivers]
 
-    def ended() -> None:
-        for thread in threads:
-            thread.join()
+    def start() -> Running:
+        drivers = [memory_pair("driver", f"host{number}") for number in range(n)]
+        between = {(a, b): memory_pair(f"host{a}", f"host{b}", BETWEEN_HOSTS) for a in range(n) for b in range(a)}
+        threads = []
+        for a in range(n):
+            peers = {b: between[a, b][0] for b in range(a)} | {b: between[b, a][1] for b in range(a + 1, n)}
+            arguments = a, drivers[a][1], peers, plan, [devices[a % len(devices)]]
+            threads.append(threading.Thread(target=program.serve, args=arguments, name=f"ampjax host {a}", daemon=True))
+            threads[-1].start()
 
-    places = [f"thread {number} of this process" for number in range(n)]
-    return connect(program, plan, channels, places, [t.is_alive for t in threads], ended)
+        def end() -> None:
+            for thread in threads:
+                thread.join()
+
+        places = [f"thread {number} of this process" for number in range(n)]
+        return Running([channel for channel, _ in drivers], places, [thread.is_alive for thread in threads], end)
+
+    return connect(program, plan, start)

@@ -111,6 +111,20 @@ def _losses(executor: Executor, names: Names, arrays: Arrays, train: bool) -> An
     return list(lines), list(lines.values())
 
 
+def _losses_state(executor: Executor, names: Names, arrays: Arrays) -> Answer:
+    return executor.losses.state(), ()
+
+
+def _resume_losses(executor: Executor, names: Names, arrays: Arrays, state: list[list[Any]]) -> Answer:
+    executor.losses.resume(state)
+    return None, ()
+
+
+def _forget(executor: Executor, names: Names, arrays: Arrays) -> Answer:
+    executor.store.forget()
+    return None, ()
+
+
 def _wait(executor: Executor, names: Names, arrays: Arrays) -> Answer:
     executor.fences.wait()
     return None, ()
@@ -172,6 +186,9 @@ _ANSWERS: Mapping[str, Callable[..., Answer]] = {
     "set params": _set_params,
     "restore": _restore,
     "losses": _losses,
+    "losses so far": _losses_state,
+    "resume losses": _resume_losses,
+    "forget": _forget,
     "wait": _wait,
     "warm fences": _warm_fences,
     "device bytes": _device_bytes,

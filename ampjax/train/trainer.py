@@ -15,7 +15,7 @@ import optax
 from ampjax.devices.allreduce import Device
 from ampjax.drivers.controller import ControllerLoop
 from ampjax.drivers.cost import Cost
-from ampjax.errors import SettingsError
+from ampjax.errors import HostDiedError, HostUnreachableError, SettingsError
 from ampjax.hosts.hosted_executor import HostedExecutor
 from ampjax.hosts.hosts import Hosts, HostState
 from ampjax.ir.graph import Graph
@@ -173,6 +173,17 @@ class Trainer:
         executor = self.session.executor
         return executor.fleet.states if isinstance(executor, HostedExecutor) else []
 
+    def restart_hosts(self) -> None:
+        """Starts other hosts in place of those that there are, for example after one has died.
+
+        They begin with the parameters that the trainer was made with: `restore` a checkpoint then. A `fit` with snapshots does all that itself.
+
+        Raises:
+          HostError: If one does not start.
+        """
+        if isinstance(self.session.executor, HostedExecutor):
+            self.session.executor.restart()
+
     def close(self) -> None:
         """Ends the hosts, if there are any. Without it they end with the program."""
         if isinstance(self.session.executor, HostedExecutor):
@@ -269,9 +280,18 @@ class Trainer:
             self.session, self.keeper, data, held_out, history, resume, is_recorded=record is not None
         )
         with Reporter(progress) as run.reporter, recorded(run, record, epochs, place):
-            run.trace = trace
-            await run.run(epochs, [partial(callback, self) for callback in callbacks])
-        return history
+            run.trace, reporter = trace, run.reporter
+            while True:
+                try:
+                    await run.run(epochs, [partial(callback, self) for callback in callbacks])
+                    return history
+                except (HostDiedError, HostUnreachableError) as error:
+                    if self.keeper is None or record is not None:
+                        raise
+                    reporter.line(f"{error} Other hosts go on from the newest snapshot.")
+                    self.restart_hosts()
+                    run, _ = begin_fit(self.session, self.keeper, data, held_out, history, True, is_recorded=False)
+                    run.trace, run.reporter = trace, reporter
 
     def evaluate(self, data: Data, *, progress: bool = False) -> dict[str, float]:
         """Computes the mean loss and the metrics over some instances; nothing is trained.

@@ -95,6 +95,11 @@ class Keeper:
         return place, fit["recording"]
 
     @property
+    def has_hosts(self) -> bool:
+        """Whether parameters are on hosts, which may die."""
+        return self._session.executor.n_remembered > 0
+
+    @property
     def is_late(self) -> bool:
         """Whether the time between two snapshots is over."""
         return self.when.every_seconds is not None and time.monotonic() - self._last_s >= self.when.every_seconds

@@ -72,3 +72,25 @@ def test_a_graph_that_can_not_travel():
         amp.sink("y", amp.ppt("double", body, params=lambda key: np.float32(2.0))(x))
     with pytest.raises(SettingsError, match=r"something that can travel to another process, got(?s:.*)lock"):
         amp.Trainer(g, hosts=2)
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_fit_with_snapshots_goes_on_with_the_same_bits_when_a_host_dies_or_hangs(sign, tmp_path):
+    graph, data = model("sequences")
+    options = {"mode": "pipeline", "max_active_keys": 4, "arena_rows": 256, "workers": 2}
+    options["affinity"] = {name: int(name != "linear1") for name in amp.Trainer(graph, **options).plan.worker_of}
+    here = amp.Trainer(graph, optax.adam(0.01), devices=jax.devices()[:1] * 2, **options)
+    history = here.fit(data, epochs=4, progress=False)
+    there = amp.Trainer(graph, optax.adam(0.01), hosts=2, snapshot=tmp_path / "snapshots", **options)
+    first = [process_of(state) for state in there.hosts]
+
+    def lose_a_host(trainer, epoch):
+        if epoch.epoch == 2 and process_of(trainer.hosts[1]) == first[1]:
+            os.kill(first[1], sign)
+
+    again = there.fit(data, epochs=4, progress=False, callbacks=[lose_a_host])
+    assert_same(there.params, here.params)
+    assert [e.train for e in again.epochs] == [e.train for e in history.epochs]
+    assert len(again.resumed) == 1 and again.resumed[0]["epoch"] in (2, 3)
+    assert not any(map(is_there, first)) and [state.state for state in there.hosts] == ["running"] * 2
+    there.close()
