@@ -87,6 +87,7 @@ class Keeper:
             return None, None
         fit = self._checked(saved)
         checkpoint.apply(saved, store, updates, position)
+        session.scheduler.abandon()  # queues know dispatches by numbers, which begin again
         session.scheduler.counts.resume(fit["counts"])
         session.executor.losses.resume(fit["losses"])
         place = FitPlace(**fit["place"])
