@@ -13,6 +13,7 @@ from ampjax.frontend.combinators.sequences import fori_loop, length, logsumexp, 
 from ampjax.frontend.combinators.structures import Ragged, Stacked, Tree
 from ampjax.frontend.combinators.tree_combinators import fold_tree, scan_tree
 from ampjax.frontend.compile_model import Compiled, compile
+from ampjax.hosts.hosts import Hosts
 from ampjax.ir.builders import (
     bcast,
     collect,
@@ -57,6 +58,7 @@ __all__ = [
     "FlopsCost",
     "Graph",
     "HostedCost",
+    "Hosts",
     "InstanceList",
     "Instances",
     "Messages",

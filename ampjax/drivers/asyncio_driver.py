@@ -17,7 +17,7 @@ from ampjax.drivers.run import Loop
 from ampjax.drivers.sampling_timer import SamplingTimer
 from ampjax.drivers.tracer import Tracer
 from ampjax.drivers.waiting_timer import WaitingTimer
-from ampjax.engine.executor import Executor
+from ampjax.engine.executor_protocol import AnyExecutor
 from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.trace.trace import Trace
 from ampjax.utils.wait_with_warning import wait_with_warning
@@ -111,7 +111,7 @@ class AsyncioDriver:
         dispatch = self._loop.decide(worker)
         return [] if dispatch is None else [dispatch]
 
-    async def _read(self, executor: Executor, dispatch: Dispatch) -> None:
+    async def _read(self, executor: AnyExecutor, dispatch: Dispatch) -> None:
         """Waits for the payloads that a dispatch reads back, while workers go on; then its messages travel on."""
         reading = executor.readings[dispatch.number]
         await wait_with_warning(partial(jax.block_until_ready, reading), f"what {self._words(dispatch)} reads back")

@@ -21,9 +21,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ampjax.engine.executor import Executor
+from ampjax.engine.executor_protocol import AnyExecutor
 from ampjax.engine.kernels.coalescing import n_coalesced
 from ampjax.engine.kernels.launch import Launch
+from ampjax.errors import HostError
 from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.sched.diagnose.story import describe
 from ampjax.sched.programs.feeds import Feed
@@ -85,7 +86,7 @@ class IssueQueue:
     def __init__(
         self,
         scheduler: Scheduler,
-        executor: Executor | None,
+        executor: AnyExecutor | None,
         launch_of: Callable[[Dispatch], Launch],
         instruments: Instruments,
     ):
@@ -95,6 +96,7 @@ class IssueQueue:
         self._waiting: deque[Decided | list[Feed]] = deque()
         self._n_dispatches = self._n_messages = 0  # decided since something was carried out
         self._is_broken = False
+        self._issued = deque[Dispatch](maxlen=0 if executor is None else executor.n_remembered)
         self._ran: Dispatch | None = None  # its kernels have been issued, not all of its parameter changes
         self._n_changed = 0  # how many of these have
 
@@ -201,13 +203,22 @@ class IssueQueue:
             with suppress(Exception):
                 self.carry_out()
         finally:
-            undone = self.undone
+            undone = self._with_lost(self.undone)
             self._waiting.clear()
+            self._issued.clear()
             self._ran, self._is_broken = None, False
             self.outputs.clear()
             abandon(self._scheduler, self._executor, undone)
 
-    def _n_together(self, executor: Executor, first: Decided, most: int) -> int:
+    def _with_lost(self, undone: Sequence[Dispatch]) -> list[Dispatch]:
+        """Dispatches that were not issued, behind those that were, and that hosts have not carried out."""
+        lost = {} if self._executor is None else self._executor.take_lost()
+        issued = [
+            d if lost[d.number] is None else d.after(lost[d.number] or 0) for d in self._issued if d.number in lost
+        ]
+        return [*issued, *(dispatch for dispatch in undone if dispatch.number not in lost)]
+
+    def _n_together(self, executor: AnyExecutor, first: Decided, most: int) -> int:
         """How many of the `most` that come first are issued in one call."""
         if first.alone or most == 1:
             return 1
@@ -225,7 +236,7 @@ class IssueQueue:
                 decided.states = self._scheduler.contents.states(decided.dispatch)
         return decided.launch
 
-    def _issue(self, executor: Executor, together: Sequence[Decided]) -> None:
+    def _issue(self, executor: AnyExecutor, together: Sequence[Decided]) -> None:
         """Issues dispatches: their kernels, then the parameter changes of the last one."""
         dispatches = [decided.dispatch for decided in together]
         for hook in self._instruments.before_kernels:
@@ -233,11 +244,13 @@ class IssueQueue:
         try:
             self.run(executor, dispatches, [self._launch(decided) for decided in together])
             self._arrive(executor, together)
+        except HostError:  # which names what failed: that was issued before
+            raise
         except Exception as error:
             error.add_note(f"ampjax: {describe(self._scheduler.snapshot(), dispatches[0])}")
             raise
 
-    def run(self, executor: Executor, dispatches: Sequence[Dispatch], launches: Sequence[Launch]) -> None:
+    def run(self, executor: AnyExecutor, dispatches: Sequence[Dispatch], launches: Sequence[Launch]) -> None:
         """Lets an executor carry out dispatches that coalesce, and keeps how far it gets.
 
         Args:
@@ -246,6 +259,7 @@ class IssueQueue:
           launches: The same as the executor takes them.
         """
         last = dispatches[-1]
+        self._issued += dispatches
         self._n_changed = executor.run(launches)
         self._ran = last
         for hook in self._instruments.after_kernels:
@@ -257,7 +271,7 @@ class IssueQueue:
             hook(dispatches)
         self._ran = None
 
-    def _arrive(self, executor: Executor, together: Sequence[Decided]) -> None:
+    def _arrive(self, executor: AnyExecutor, together: Sequence[Decided]) -> None:
         """Keeps what has arrived at sinks."""
         for decided in together:
             d, launch = decided.dispatch, decided.launch
@@ -266,7 +280,7 @@ class IssueQueue:
                 self.outputs.append(Arrival(d.stage, decided.states, launch.sizes, d.n_rows, rows))
 
 
-def abandon(scheduler: Scheduler, executor: Executor | None, undone: Sequence[Dispatch] = ()) -> None:
+def abandon(scheduler: Scheduler, executor: AnyExecutor | None, undone: Sequence[Dispatch] = ()) -> None:
     """Gives up what is in flight, and makes the updates that were due, unless something was not issued.
 
     Args:

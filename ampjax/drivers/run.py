@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from ampjax.drivers.controller import Source
 from ampjax.drivers.issue_queue import AHEAD, IssueQueue
-from ampjax.engine.executor import Executor
+from ampjax.engine.executor_protocol import AnyExecutor
 from ampjax.engine.make_launches import Launches
 from ampjax.plan.row_seeds import RowSeeds
 from ampjax.sched.decisions.dispatch import Dispatch
@@ -40,7 +40,7 @@ class Loop:
     def __init__(
         self,
         scheduler: Scheduler,
-        executor: Executor | None,
+        executor: AnyExecutor | None,
         sources: Sequence[Source],
         instruments: Iterable[Instrument] = (),
     ):

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from ampjax.drivers.tracer import Note, Tracer, add_dispatch
 from ampjax.engine.compilation import compilations
-from ampjax.engine.executor import Executor
+from ampjax.engine.executor_protocol import AnyExecutor
 from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.trace.instruments import Instrument
 from ampjax.trace.trace import Trace
@@ -104,7 +104,7 @@ class SamplingTimer(Instrument):
       every: One dispatch in about so many is timed; fewer where that would lose more than `SHARE` of the time.
     """
 
-    def __init__(self, tracer: Tracer, executor: Executor, every: int):
+    def __init__(self, tracer: Tracer, executor: AnyExecutor, every: int):
         self._tracer, self._executor, self._every = tracer, executor, every
         self._clock, self._most = tracer.clock, tracer.trace.max_slices
         self._timed: Counter[DispatchKind] = Counter()

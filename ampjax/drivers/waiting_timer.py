@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import jax
 
 from ampjax.drivers.tracer import Tracer, add_dispatch
-from ampjax.engine.executor import Executor
+from ampjax.engine.executor_protocol import AnyExecutor
 from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.trace.instruments import Instrument
 
@@ -21,7 +21,7 @@ class WaitingTimer(Instrument):
       executor: Has fences behind what has been issued; None if only control runs.
     """
 
-    def __init__(self, tracer: Tracer, executor: Executor | None):
+    def __init__(self, tracer: Tracer, executor: AnyExecutor | None):
         self._tracer, self._executor = tracer, executor
         self._start_ns = 0
         self._kernels: list[jax.Array] = []

@@ -5,7 +5,7 @@ Slot 0 is the trash slot: padding writes there. Arenas in host memory are NumPy 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -20,7 +20,7 @@ class Arenas:
     """All arenas of an engine. Values are replaced by every kernel that writes to them (they are donated).
 
     Args:
-      devices: The device of each memory space.
+      devices: The device of each memory space that is kept here.
 
     Attributes:
       devices: These.
@@ -31,8 +31,8 @@ class Arenas:
       grown: How often an arena that was there has been made longer.
     """
 
-    def __init__(self, devices: Sequence[Device]):
-        self.devices = tuple(devices)
+    def __init__(self, devices: Mapping[int, Device]):
+        self.devices = devices
         self.host: dict[ArenaKey, np.ndarray] = {}
         self.values: dict[ArenaKey, jax.Array] = {}
         self.grads: dict[ArenaKey, jax.Array | None] = {}

@@ -34,6 +34,11 @@ class BackwardRuns:
         self._tables = self._find_tables(stages)
         self._updating = {s.number: self._updating_of(s) for s in stages if self._can_update(runners[s.number])}
 
+    @property
+    def updating(self) -> list[int]:
+        """The stages, by number, whose kernels can also update their nodes."""
+        return list(self._updating)
+
     def can_update_at_once(self, launch: Launch) -> bool:
         """Whether a launch's kernel can also update its stage's nodes.
 

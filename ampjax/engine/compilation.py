@@ -9,7 +9,7 @@ from functools import partial
 
 import jax
 
-from ampjax.engine.executor import Executor
+from ampjax.engine.executor_protocol import AnyExecutor
 from ampjax.engine.kernels.launch import Launch
 from ampjax.plan.ladders import ladder_for
 from ampjax.plan.stages import Stage
@@ -67,7 +67,7 @@ class Ladder:
 
 
 def ladders(
-    executor: Executor, scheduler: Scheduler, sizes: Mapping[str, StageStats], directions: Iterable[str]
+    executor: AnyExecutor, scheduler: Scheduler, sizes: Mapping[str, StageStats], directions: Iterable[str]
 ) -> Iterator[Ladder]:
     """The kernels to compile: every stage of the dry run at every size of its ladder, in each direction.
 
@@ -110,9 +110,9 @@ def ladders(
             yield Ladder(jobs, partial(scheduler.tables.cap, stage.number, direction, most))
 
 
-def _may_update(executor: Executor, scheduler: Scheduler, stage: Stage, launch: Launch) -> bool:
+def _may_update(executor: AnyExecutor, scheduler: Scheduler, stage: Stage, launch: Launch) -> bool:
     """Whether a launch of that size can bring all the gradient rows of an update of its stage's nodes."""
     brings = launch.direction == BACKWARD or (stage.kind.starts_backward and launch.direction == FORWARD)
     nodes = [node.params_name for node in stage.parameterised]
     due = bool(nodes) and scheduler.updates.are_due_after(nodes, launch.n_rows)
-    return brings and due and executor.backward_runs.can_update_at_once(launch)
+    return brings and due and executor.can_update_at_once(launch)

@@ -20,7 +20,9 @@ from ampjax.engine.fences import Fences
 from ampjax.engine.kernels.coalescing import Coalesced
 from ampjax.engine.kernels.edge_sizes import EdgeSizes
 from ampjax.engine.kernels.launch import CHANGES_ONLY, Launch
+from ampjax.engine.kinds.idle_launch import idle_launches
 from ampjax.engine.kinds.make_runner import make_runner
+from ampjax.engine.kinds.transfer_runner import TransferRunner
 from ampjax.engine.loss_metrics import LossMetrics
 from ampjax.engine.parameters import NodeTraining, ParameterStore, on_copies
 from ampjax.plan.planner import Plan
@@ -37,7 +39,8 @@ class Executor:
       plan: The plan.
       params: Parameters by node name.
       training: How each parameterised node is trained.
-      devices: The device of each memory space.
+      devices: The device of each memory space; or, by its number, of each that is kept here: this then carries out the launches of their
+        stages only, and keeps their nodes.
       stashed: Nodes whose adjoint uses the forward pass's parameters.
 
     Attributes:
@@ -51,21 +54,26 @@ class Executor:
         on.
     """
 
+    n_remembered = 0
+
     def __init__(
         self,
         plan: Plan,
         params: Mapping[str, Any],
         training: Mapping[str, NodeTraining],
-        devices: Sequence[Device],
+        devices: Sequence[Device] | Mapping[int, Device],
         stashed: Sequence[str] = (),
     ):
-        self.plan, devices = plan, tuple(devices)
-        device_of = {node: devices[plan.spaces[worker]] for node, worker in plan.worker_of.items()}
+        self.plan, devices = plan, devices if isinstance(devices, Mapping) else dict(enumerate(devices))
+        space_of = {node: plan.spaces[worker] for node, worker in plan.worker_of.items()}
+        device_of = {node: devices[space] for node, space in space_of.items() if space in devices}
         self.arenas = Arenas(devices)
         self.store = ParameterStore(params, training, device_of, stashed)
         self.losses = LossMetrics(plan, devices)
         self.fences = Fences(plan, self.arenas, self.store, self.losses)
-        stages = [stage for stage in plan.stages if stage.kind.is_dispatched]
+        stages = [
+            stage for stage in plan.stages if stage.kind.is_dispatched and not devices.keys().isdisjoint(stage.spaces)
+        ]
         self._runners = {stage.number: make_runner(stage, self.arenas, self.losses) for stage in stages}
         self.backward_runs = BackwardRuns(self._runners, self.arenas, self.store)
         self._starts_backward = frozenset(stage.number for stage in stages if stage.kind.starts_backward)
@@ -166,6 +174,40 @@ class Executor:
         """
         return np.asarray(self.readings.pop(number))[:n_rows]
 
+    # -- the halves of a transfer between two processes
+
+    def take(self, launch: Launch) -> Any:
+        """Reads the rows of a launch of a transfer stage, or on the way back their gradients, where they come from.
+
+        Args:
+          launch: The launch; it has rows.
+
+        Returns:
+          `[k, *shape]`.
+        """
+        return self._transfer(launch).take(launch)
+
+    def put(self, launch: Launch, rows: Any) -> None:
+        """Writes the rows of a launch of a transfer stage where they go, or adds the gradients.
+
+        Args:
+          launch: The launch.
+          rows: What `take` has read, in another process.
+        """
+        runner = self._transfer(launch)
+        if launch.direction != BACKWARD:
+            self.arenas.ensure(runner.stage.arenas[0], launch.capacities[0])
+        runner.put(launch, rows)
+
+    def _transfer(self, launch: Launch) -> TransferRunner:
+        runner = self._runners[launch.stage]
+        assert isinstance(runner, TransferRunner)
+        return runner
+
+    def take_lost(self) -> dict[int, int | None]:
+        """What was issued and has not been carried out: nothing, in this process."""
+        return {}
+
     def abandon(self) -> None:
         """Forgets what was kept for instances that are given up.
 
@@ -207,7 +249,15 @@ class Executor:
           messages: The messages of the largest dispatch.
           capacity: The rows that an arena has.
         """
-        return self._runners[stage.number].idle_launches(direction, rows, messages, capacity)
+        return idle_launches(stage, direction, rows, messages, capacity)
+
+    def can_update_at_once(self, launch: Launch) -> bool:
+        """Whether a launch's kernel can also update its stage's nodes.
+
+        Args:
+          launch: A backward launch, or one of a loss.
+        """
+        return self.backward_runs.can_update_at_once(launch)
 
     @property
     def device_bytes(self) -> dict[str, int]:

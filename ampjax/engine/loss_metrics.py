@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,15 +81,15 @@ class LossMetrics:
 
     Args:
       plan: The plan.
-      devices: The device of each memory space.
+      devices: The device of each memory space that is kept here.
 
     Attributes:
       sums: For each loss stage, by number and whether it trained, the line of `LossSums`. Kernels replace these arrays.
     """
 
-    def __init__(self, plan: Plan, devices: Sequence[Device]):
+    def __init__(self, plan: Plan, devices: Mapping[int, Device]):
         self._plan, self._devices = plan, devices
-        self._names = {s.number: _metrics_of(s.nodes[-1]) for s in plan.stages if s.kind.starts_backward}
+        self._names = metric_names(plan)
         self.sums: dict[tuple[int, bool], jax.Array] = {}
 
     def of(self, stage: int, train: bool) -> jax.Array:
@@ -114,14 +114,19 @@ class LossMetrics:
         Returns:
           One entry for each loss node; the copies that replicas have of one node are added up.
         """
-        taken: dict[str, LossSums] = {}
-        for (number, is_train), sums in list(self.sums.items()):
-            if is_train == train:
-                del self.sums[number, is_train]
-                node, line = self._plan.stages[number].nodes[-1], np.asarray(sums, np.float64)
-                before = taken[node.role].line if node.role in taken else 0
-                taken[node.role] = LossSums(self._names[number], before + line)
-        return list(taken.values())
+        return together(self._plan, self._names, self.take_lines(train))
+
+    def take_lines(self, train: bool) -> dict[int, np.ndarray]:
+        """What the loss stages of this process have added up since the last call. Waits for devices.
+
+        Args:
+          train: In training, or in inference.
+
+        Returns:
+          For each stage, by number, the line of `LossSums`.
+        """
+        taken = [number for number, is_train in self.sums if is_train == train]
+        return {number: np.asarray(self.sums.pop((number, train)), np.float64) for number in taken}
 
     def state(self) -> list[list[Any]]:
         """Gives what has been added up and not been taken; JSON can hold it. Waits for devices.
@@ -153,7 +158,36 @@ class LossMetrics:
 
     def warm(self) -> list[jax.Array]:
         """Arrays like those of all losses, for kernels that are compiled ahead."""
-        return [self.of(number, True) for number in self._names]
+        stages = self._plan.stages
+        return [self.of(number, True) for number in self._names if stages[number].space in self._devices]
+
+
+def metric_names(plan: Plan) -> dict[int, list[str]]:
+    """The metrics that the body of each loss stage returns, by its number.
+
+    Args:
+      plan: The plan.
+    """
+    return {s.number: _metrics_of(s.nodes[-1]) for s in plan.stages if s.kind.starts_backward}
+
+
+def together(plan: Plan, names: Mapping[int, Sequence[str]], lines: Mapping[int, np.ndarray]) -> list[LossSums]:
+    """Adds up what the copies that replicas have of one loss node have summed.
+
+    Args:
+      plan: The plan.
+      names: What `metric_names` gives.
+      lines: The line of each loss stage.
+
+    Returns:
+      One entry for each loss node.
+    """
+    taken: dict[str, LossSums] = {}
+    for number in sorted(lines):  # of several processes the fastest may come first
+        node = plan.stages[number].nodes[-1]
+        before = taken[node.role].line if node.role in taken else 0
+        taken[node.role] = LossSums(names[number], before + lines[number])
+    return list(taken.values())
 
 
 def _metrics_of(node: Node) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -131,11 +132,12 @@ class ParameterStore:
 
     # -- changes
 
-    def change(self, change: Change) -> None:
+    def change(self, change: Change, elsewhere: Mapping[str, Any] | None = None) -> None:
         """Makes a parameter change.
 
         Args:
           change: The change.
+          elsewhere: What `averaged` gives for those of the nodes that are kept in other processes.
         """
         if isinstance(change, Update):
             by_row = self._by_row.get(change.node)
@@ -143,11 +145,11 @@ class ParameterStore:
             if by_row is not None:
                 by_row.clear()
         elif isinstance(change, Average):
-            self.params.update(zip(change.nodes, average([self.params[n] for n in change.nodes]), strict=True))
+            self.params |= self._means(change.nodes, {**self.params, **(elsewhere or {})})
         elif isinstance(change, Contribute):
             self._handed_in.setdefault(change.group, {})[change.node] = _copies(self.params[change.node])
         elif isinstance(change, Merge):
-            self._merge(change)
+            self._merge(change, elsewhere or {})
 
     def forget(self) -> None:
         """Forgets what belongs to instances that are given up, and what replicas have handed in."""
@@ -172,11 +174,28 @@ class ParameterStore:
         for self.params[node], self.opt_state[node], self.accumulators[node] in made:
             pass
 
-    def _merge(self, merge: Merge) -> None:
+    def averaged(self, change: Average | Merge) -> dict[str, Any]:
+        """What the nodes of this process have for the mean that replicas take: their parameters, or what they have handed in.
+
+        Args:
+          change: The change.
+        """
+        held = self.params if isinstance(change, Average) else self._handed_in.get(change.group, {})
+        return {node: held[node] for node in change.nodes if node in held}
+
+    def _means(self, nodes: Sequence[str], trees: Mapping[str, Any]) -> dict[str, Any]:
+        """The mean of some nodes' trees, for each of them that is kept here; formed here if any is kept elsewhere."""
+        own = [node for node in nodes if node in self.params]
+        devices = None if len(own) == len(nodes) else [self._device_of[own[0]]] * len(nodes)
+        means = dict(zip(nodes, average([trees[node] for node in nodes], devices), strict=True))
+        if devices is None:
+            return means
+        return {node: jax.tree.map(partial(copied, device=self._device_of[node]), means[node]) for node in own}
+
+    def _merge(self, merge: Merge, elsewhere: Mapping[str, Any]) -> None:
         """Each replica takes the mean of what was handed in, plus what it has learnt since."""
         handed_in = self._handed_in.pop(merge.group)
-        means = average([handed_in[n] for n in merge.nodes])
-        for node, mean in zip(merge.nodes, means, strict=True):
+        for node, mean in self._means(merge.nodes, {**handed_in, **elsewhere}).items():
             self.params[node] = _rebase(self.params[node], handed_in[node], mean)
 
     # -- compiling
@@ -197,11 +216,13 @@ class ParameterStore:
         Args:
           nodes: The replicas of one node.
         """
+        own = [node for node in nodes if node in self.params]
         with on_copies((self.params, ()), (self._handed_in, ())):
-            self.change(Average("", tuple(nodes)))
-            for node in nodes:
+            elsewhere = {node: self.params[own[0]] for node in nodes if node not in own}
+            self.change(Average("", tuple(nodes)), elsewhere)
+            for node in own:
                 self.change(Contribute("", node))
-            self.change(Merge("", tuple(nodes)))
+            self.change(Merge("", tuple(nodes)), elsewhere)
 
     @contextmanager
     def on_copies(self, accumulating: Iterable[str], changed: Iterable[str]) -> Iterator[None]:

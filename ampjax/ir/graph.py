@@ -9,6 +9,7 @@ from typing import Any
 from ampjax.errors import GraphError
 from ampjax.ir.control_nodes import Phi
 from ampjax.ir.copies import CopyStack, check_border
+from ampjax.ir.flat_graph import flatten, unflatten
 from ampjax.ir.graph_checks import check_whole
 from ampjax.ir.nodes import Node, NodeOptions, infer
 from ampjax.ir.payload_nodes import Pump
@@ -58,6 +59,13 @@ class Graph:
         _CURRENT.reset(self._token)
         if kind is None:
             self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"closed": self.closed, **flatten(self.nodes)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        Graph.__init__(self)
+        self.nodes, self.closed = unflatten(state), state["closed"]
 
     def add(
         self,

@@ -133,6 +133,12 @@ class Stage:
             )
         return "+".join(node.name for node in self.nodes)
 
+    @property
+    def spaces(self) -> tuple[int, ...]:
+        """The memory spaces on devices that its kernels read or write: two for a transfer between devices, else its own."""
+        source = self.ports[0].space if self.kind.is_transfer else HOST
+        return (self.space,) if source == HOST else (source, self.space)
+
     @functools.cached_property
     def params(self) -> tuple[str, ...]:
         """The names under which the parameters of its nodes are kept, each once."""

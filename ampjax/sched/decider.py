@@ -112,6 +112,7 @@ class Decider:
     def forget_all(self) -> None:
         """Notes that nothing is in flight."""
         self._maker.stashes.clear()
+        self._queues.forget_all()
         self._time = None
 
     def _run_decide(self, worker: int, chosen: int, ahead: int) -> list[Dispatch] | int:

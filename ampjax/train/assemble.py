@@ -95,6 +95,21 @@ def plan_for(
     return make_plan(graph, assign(graph, s.workers, s.affinity, s.seed, memory=memory), device_of, s.fuse)
 
 
+def node_training(graph: Graph, settings: Settings, tx: optax.GradientTransformation | None) -> dict[str, NodeTraining]:
+    """How each node is trained: as its own options say, or else as the settings say.
+
+    Args:
+      graph: A closed graph.
+      settings: The common settings.
+      tx: The optax transform of nodes without one of their own; None for `optax.adam(1e-3)`.
+    """
+    default = tx if tx is not None else optax.adam(1e-3)
+    return {
+        name: NodeTraining(node.options.tx or default, node.options.gradient or settings.gradient)
+        for name, node in graph.parameterised.items()
+    }
+
+
 def make_executor(
     plan: Plan,
     settings: Settings,
@@ -102,7 +117,7 @@ def make_executor(
     params: Mapping[str, Any],
     devices: Sequence[Device],
 ) -> Executor:
-    """Makes an executor. Each node is trained as its own options say, or else as the settings say.
+    """Makes an executor.
 
     Args:
       plan: The plan.
@@ -114,11 +129,6 @@ def make_executor(
     Raises:
       ParameterError: If parameters do not fit the graph, or are not finite.
     """
-    default = tx if tx is not None else optax.adam(1e-3)
-    nodes = plan.graph.parameterised
-    training = {
-        n: NodeTraining(node.options.tx or default, node.options.gradient or settings.gradient)
-        for n, node in nodes.items()
-    }
+    training = node_training(plan.graph, settings, tx)
     start = initial_params(plan.graph, params, settings.seed)
     return Executor(plan, start, training, devices, scheduler_settings(plan.graph, settings).stashed)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ampjax.engine.parameters import ParameterStore
+from ampjax.engine.executor_protocol import AnyStore
 from ampjax.errors import DataError
 from ampjax.parallel import runner_files
 from ampjax.sched.updates.counters import UpdateCounters
@@ -36,7 +36,7 @@ class Saved:
 
 def save(
     folder: str | Path,
-    store: ParameterStore,
+    store: AnyStore,
     updates: UpdateCounters,
     position: Position,
     fit: Mapping[str, Any] | None = None,
@@ -59,7 +59,7 @@ def save(
     runner_files.save(folder, position.epochs, dict(store.params), _beside(store), {}, notes)
 
 
-def restore(folder: str | Path, store: ParameterStore, updates: UpdateCounters, position: Position) -> None:
+def restore(folder: str | Path, store: AnyStore, updates: UpdateCounters, position: Position) -> None:
     """Reads everything into `store`, `updates` and `position`; checks all of it before anything changes.
 
     Args:
@@ -76,7 +76,7 @@ def restore(folder: str | Path, store: ParameterStore, updates: UpdateCounters, 
     apply(read(folder, store, updates, position), store, updates, position)
 
 
-def read(folder: str | Path, store: ParameterStore, updates: UpdateCounters, position: Position) -> Saved:
+def read(folder: str | Path, store: AnyStore, updates: UpdateCounters, position: Position) -> Saved:
     """Reads everything and checks it; changes nothing.
 
     Args:
@@ -96,7 +96,7 @@ def read(folder: str | Path, store: ParameterStore, updates: UpdateCounters, pos
     return Saved(saved, notes, notes.get("fit"))
 
 
-def apply(saved: Saved, store: ParameterStore, updates: UpdateCounters, position: Position) -> None:
+def apply(saved: Saved, store: AnyStore, updates: UpdateCounters, position: Position) -> None:
     """Goes on from what was read.
 
     Args:
@@ -137,5 +137,5 @@ def _same_form(value: Any, like: Any) -> bool:
     return type(value) in (int, float, bool) if isinstance(like, int | float) else isinstance(value, type(like))
 
 
-def _beside(store: ParameterStore) -> dict[str, Any]:
+def _beside(store: AnyStore) -> dict[str, Any]:
     return {"optimizers": dict(store.opt_state), "gradients": dict(store.accumulators)}

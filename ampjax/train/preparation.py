@@ -11,7 +11,7 @@ import numpy as np
 
 from ampjax.drivers.controller import batches_of
 from ampjax.engine.compilation import Ladder, ladders, told_of_compilations
-from ampjax.engine.executor import Executor
+from ampjax.engine.executor_protocol import AnyExecutor
 from ampjax.engine.kernels.edge_sizes import EdgeSizes
 from ampjax.ir.instances import declared_sizes
 from ampjax.plan.passes import Pass
@@ -72,7 +72,7 @@ class Preparation:
         plan: Plan,
         settings: Settings,
         scheduler: Scheduler,
-        executor: Executor,
+        executor: AnyExecutor,
         orders: Orders,
         memory_limit: int,
     ):

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ampjax.engine.parameters import ParameterStore
+from ampjax.engine.executor_protocol import AnyStore
 from ampjax.errors import ReplayError
 from ampjax.plan.planner import Plan
 from ampjax.plan.row_seeds import RowSeeds
@@ -34,7 +34,7 @@ _FOREIGN = "Pass a file that `fit(..., record=...)` has written."
 def provenance(
     plan: Plan,
     settings: Settings,
-    store: ParameterStore,
+    store: AnyStore,
     updates: UpdateCounters,
     rng: np.random.Generator,
     seeds: RowSeeds,

@@ -15,7 +15,9 @@ import optax
 from ampjax.devices.allreduce import Device
 from ampjax.drivers.controller import ControllerLoop
 from ampjax.drivers.cost import Cost
-from ampjax.errors import SettingsError
+from ampjax.errors import HostDiedError, HostUnreachableError, SettingsError
+from ampjax.hosts.hosted_executor import HostedExecutor
+from ampjax.hosts.hosts import Hosts, HostState
 from ampjax.ir.graph import Graph
 from ampjax.plan.planner import Plan
 from ampjax.sched.diagnose.statistics import Statistics
@@ -61,6 +63,8 @@ class Trainer:
         rates and seconds the history tells; the numbers are computed here all the same.
       snapshot: When and where `fit` writes snapshots, from which `fit(..., resume=True)` goes on after a crash; a folder alone gets one
         after each epoch.
+      hosts: Lets workers run on so many hosts, which keep their parameters and payloads: processes of this machine, or what `Hosts` says.
+        None: all is in this process.
       settings: All other settings as one object, or (not both)
       **options: the settings one by one: see `Settings`.
 
@@ -91,16 +95,18 @@ class Trainer:
         devices: Sequence[Device] | None = None,
         cost: Callable[[Plan], Cost] | None = None,
         snapshot: Snapshots | str | Path | None = None,
+        hosts: int | Hosts | None = None,
         settings: Settings | None = None,
         **options: Any,
     ):
         require_closed("trainer", graph)
         require_transform(tx)
-        self.graph, self.settings = graph, settings_from(options, settings)
+        places = Hosts(hosts) if isinstance(hosts, int) else hosts
+        self.graph, given = graph, settings_from(options, settings)
         self.session = make_session(
-            graph, self.settings, tx, params=params, controller=controller, devices=devices, cost=cost
+            graph, given, tx, params=params, controller=controller, devices=devices, cost=cost, hosts=places
         )
-        self.plan = self.session.plan
+        self.settings, self.plan = self.session.settings, self.session.plan
         when = snapshots_from(snapshot)
         self.keeper = None if when is None else Keeper(self.session, when)
 
@@ -160,6 +166,28 @@ class Trainer:
         """
         session = self.session
         checkpoint.restore(folder, session.executor.store, session.scheduler.updates, session.position)
+
+    @property
+    def hosts(self) -> list[HostState]:
+        """The hosts, if there are any: name, place, state, the nodes that each keeps, and bytes."""
+        executor = self.session.executor
+        return executor.fleet.states if isinstance(executor, HostedExecutor) else []
+
+    def restart_hosts(self) -> None:
+        """Starts other hosts in place of those that there are, for example after one has died.
+
+        They begin with the parameters that the trainer was made with: `restore` a checkpoint then. A `fit` with snapshots does all that itself.
+
+        Raises:
+          HostError: If one does not start.
+        """
+        if isinstance(self.session.executor, HostedExecutor):
+            self.session.executor.restart()
+
+    def close(self) -> None:
+        """Ends the hosts, if there are any. Without it they end with the program."""
+        if isinstance(self.session.executor, HostedExecutor):
+            self.session.executor.fleet.close()
 
     # Runs
 
@@ -251,9 +279,18 @@ class Trainer:
         part = None if record is None else "bytes"
         run, place = begin_fit(self.session, self.keeper, data, held_out, history, resume, recording=part)
         with Reporter(progress) as run.reporter, recorded(run, record, epochs, place):
-            run.trace = trace
-            await run.run(epochs, [partial(callback, self) for callback in callbacks])
-        return history
+            run.trace, reporter = trace, run.reporter
+            while True:
+                try:
+                    await run.run(epochs, [partial(callback, self) for callback in callbacks])
+                    return history
+                except (HostDiedError, HostUnreachableError) as error:
+                    if self.keeper is None or record is not None:
+                        raise
+                    reporter.line(f"{error} Other hosts go on from the newest snapshot.")
+                    self.restart_hosts()
+                    run, _ = begin_fit(self.session, self.keeper, data, held_out, history, True)
+                    run.trace, run.reporter = trace, reporter
 
     def evaluate(self, data: Data, *, progress: bool = False) -> dict[str, float]:
         """Computes the mean loss and the metrics over some instances; nothing is trained.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,13 +16,12 @@ from ampjax.engine.kernels.launch import Launch
 from ampjax.engine.kernels.residuals import find_chain_residuals
 from ampjax.engine.kernels.stage_program import make_chain_program
 from ampjax.engine.kernels.weight_gradients import GradientConsumer
-from ampjax.engine.kinds.idle_launch import idle_launch, steps
 from ampjax.engine.kinds.recorded_activations import RecordedActivations
 from ampjax.engine.kinds.stage_arrays import StageArrays, padded
 from ampjax.engine.kinds.stage_runner import Params, StageRunner, needs_backward
-from ampjax.plan.stages import ArenaKey, Stage
+from ampjax.plan.stages import Stage
 from ampjax.sched.decisions.dispatch import FORWARD, INFER
-from ampjax.unfold.rules.edges import REMEMBERED_DISPATCHES, Edges
+from ampjax.unfold.rules.edges import REMEMBERED_DISPATCHES
 
 
 class EdgesRunner(StageRunner):
@@ -87,18 +85,6 @@ class EdgesRunner(StageRunner):
     def record_row_bytes(self, params: Params) -> int:
         """Bytes of what is recorded beside a row of the first output."""
         return self._records.row_bytes(params)
-
-    def idle_launches(
-        self, direction: str, rows: int, messages: int, capacity: Callable[[ArenaKey], int]
-    ) -> Iterator[Launch]:
-        """Launches without edges. Graphs with more edges than usual take the next step of the ladder, so there is one more."""
-        chain, nothing = self.stage.chain, np.zeros(0, np.int32)
-        assert chain is not None
-        n_types = len(chain.edge_types)
-        for n in steps(self._arrays.size_for, rows, more=1):
-            launch = idle_launch(self.stage, direction, n, n, capacity)
-            edges = Edges(nothing, nothing, np.zeros((n, n_types), np.int64), np.ones(n, np.int64))
-            yield launch._replace(edges=edges, seeds=[*launch.seeds, *([nothing.astype(np.uint32)] * n_types)])
 
     def _call(self, kernel: Kernel, params: Params, donated: Any, read: Any, launch: Launch) -> Any:
         """Calls a kernel for a launch; returns `donated`, changed."""

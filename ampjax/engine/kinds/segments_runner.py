@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,11 +12,10 @@ from ampjax.engine.kernels.coalescing import Coalesced
 from ampjax.engine.kernels.launch import Launch
 from ampjax.engine.kernels.segment_kernels import Collection, Reduction
 from ampjax.engine.kernels.weight_gradients import GradientConsumer
-from ampjax.engine.kinds.idle_launch import idle_launch, steps
 from ampjax.engine.kinds.stage_arrays import StageArrays, padded
 from ampjax.engine.kinds.stage_runner import Params, StageRunner, needs_backward
-from ampjax.plan.ladders import segment_ladder, segment_sizes
-from ampjax.plan.stages import HOST, ArenaKey, Stage
+from ampjax.plan.ladders import segment_sizes
+from ampjax.plan.stages import HOST, Stage
 
 
 class SegmentsRunner(StageRunner):
@@ -53,17 +51,6 @@ class SegmentsRunner(StageRunner):
             self._arrays.put_gradients(self._backward.once(grads, values, self._per_dispatch(launch), n))
         return states
 
-    def idle_launches(
-        self, direction: str, rows: int, messages: int, capacity: Callable[[ArenaKey], int]
-    ) -> Iterator[Launch]:
-        """Launches that sum all rows into the last segment."""
-        for n, m in sizes_to_compile(rows, messages if self._reduces else rows):
-            launch, of_rows = idle_launch(self.stage, direction, n, m, capacity), np.zeros(n, np.int64)
-            if self._reduces:
-                yield launch._replace(sizes=np.append(np.zeros(m - 1, np.int64), n))
-            else:
-                yield launch._replace(scatter=[of_rows] * len(self.stage.ports))
-
     def _per_dispatch(self, launch: Launch) -> tuple[Any, ...]:
         """What a launch brings, as `segment_kernels.SegmentRows`."""
         out = launch.out_rows[0]
@@ -78,17 +65,3 @@ class SegmentsRunner(StageRunner):
             if port.space == HOST:
                 host.append(self._arenas.host[port.arena][slots[-1]])
         return tuple(host), tuple(slots), tuple(ids), padded(out, m, False)
-
-
-def sizes_to_compile(rows: int, segments: int) -> list[tuple[int, int]]:
-    """The padded sizes that dispatches can have.
-
-    Args:
-      rows: Rows, at most.
-      segments: Segments, at most.
-
-    Returns:
-      Pairs of rows and segments.
-    """
-    sizes = steps(segment_ladder, max(rows, segments))
-    return list(dict.fromkeys(segment_sizes(n, m) for n in sizes for m in (n // 4, min(n, segments))))

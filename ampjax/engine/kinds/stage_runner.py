@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,9 +11,7 @@ from ampjax.engine.kernels.coalescing import Coalesced
 from ampjax.engine.kernels.edge_sizes import EdgeSizes
 from ampjax.engine.kernels.launch import Launch
 from ampjax.engine.kernels.weight_gradients import GradientConsumer
-from ampjax.engine.kinds.idle_launch import idle_launch, steps
-from ampjax.plan.ladders import ladder_for
-from ampjax.plan.stages import HOST, ArenaKey, Stage
+from ampjax.plan.stages import HOST, Stage
 
 Params = tuple[Any, ...]
 """The parameters of a stage: a pytree for each of its parameterised nodes, in the order of `Stage.params`."""
@@ -81,21 +78,6 @@ class StageRunner(Protocol):
         """Bytes of what is recorded beside a row of the first output."""
         del params
         return 0
-
-    def idle_launches(
-        self, direction: str, rows: int, messages: int, capacity: Callable[[ArenaKey], int]
-    ) -> Iterator[Launch]:
-        """Launches that do nothing, one of each size up to that of the largest dispatch: run once, they compile the kernels.
-
-        Args:
-          direction: `forward`, `backward` or `infer`.
-          rows: The rows of the largest dispatch.
-          messages: The messages of the largest dispatch.
-          capacity: The rows that an arena has.
-        """
-        del messages
-        for n in steps(ladder_for(self.stage), rows):
-            yield idle_launch(self.stage, direction, n, n, capacity)
 
 
 def needs_backward(stage: Stage) -> bool:

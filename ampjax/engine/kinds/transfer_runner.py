@@ -10,10 +10,12 @@ import numpy as np
 from ampjax.engine.arenas import Arenas
 from ampjax.engine.kernels import copy_kernels
 from ampjax.engine.kernels.coalescing import Coalesced
+from ampjax.engine.kernels.launch import Launch
 from ampjax.engine.kernels.weight_gradients import GradientConsumer
 from ampjax.engine.kinds.stage_arrays import StageArrays, padded
 from ampjax.engine.kinds.stage_runner import Params, StageRunner, needs_backward
 from ampjax.plan.stages import HOST, Stage
+from ampjax.sched.decisions.dispatch import BACKWARD
 
 
 class TransferRunner(StageRunner):
@@ -35,30 +37,48 @@ class TransferRunner(StageRunner):
     def forward(self, launches: Coalesced, params: Params) -> None:
         """Copies rows."""
         (launch,) = launches
-        if not launch.n_rows:
-            return
-        a, source, target = self._arenas, self._source, self._target
-        slots, to = self._arrays.lines(launch)
-        if source[0] == HOST:
-            rows: Any = a.host[source][slots]
-        else:
-            rows = jax.device_put(self._get.once(a.values[source], slots), a.devices[target[0]])
-        grads = None if self.stage.written[0] else a.grads[target]
-        a.values[target], zeroed = self._put.once(a.values[target], grads, to, rows)
-        if zeroed is not None:
-            a.grads[target] = zeroed
+        if launch.n_rows:
+            self.put(launch, self.take(launch))
 
     def backward(
         self, launches: Coalesced, params: Params, consumer: GradientConsumer, states: Any, scalars: np.ndarray | None
     ) -> Any:
         """Copies gradients back; there are no weights."""
         (launch,) = launches
-        if not self._needs_backward or not launch.n_rows:
-            return states
+        if self._needs_backward and launch.n_rows:
+            self.put(launch, self.take(launch))
+        return states
+
+    # Two halves: the spaces may belong to two hosts, each of which does one.
+
+    def take(self, launch: Launch) -> Any:
+        """Reads the rows, or on the way back the gradients, `[k, *shape]`, where they come from.
+
+        Args:
+          launch: The launch; it has rows.
+        """
         a, source, target = self._arenas, self._source, self._target
         slots, to = self._arrays.lines(launch)
-        here, there = a.grads[target], a.grads[source]
-        assert here is not None and there is not None
-        rows = jax.device_put(self._get.once(here, to), a.devices[source[0]])
-        a.grads[source] = self._return.once(there, padded(launch.in_rows[0], len(slots), False), rows)
-        return states
+        if launch.direction == BACKWARD:
+            return self._get.once(a.grads[target], to)
+        return a.host[source][slots] if source[0] == HOST else self._get.once(a.values[source], slots)
+
+    def put(self, launch: Launch, rows: Any) -> None:
+        """Writes the rows where they go, or adds the gradients.
+
+        Args:
+          launch: The launch.
+          rows: What `take` has read.
+        """
+        a, source, target = self._arenas, self._source, self._target
+        slots, to = self._arrays.lines(launch)
+        if launch.direction == BACKWARD:
+            slots = padded(launch.in_rows[0], len(slots), False)
+            a.grads[source] = self._return.once(a.grads[source], slots, jax.device_put(rows, a.devices[source[0]]))
+            return
+        if source[0] != HOST:
+            rows = jax.device_put(rows, a.devices[target[0]])
+        grads = None if self.stage.written[0] else a.grads[target]
+        a.values[target], zeroed = self._put.once(a.values[target], grads, to, rows)
+        if zeroed is not None:
+            a.grads[target] = zeroed

@@ -136,6 +136,11 @@ class WorkerQueues:
         """
         self._backlog.decide_by(policy)
 
+    def forget_all(self) -> None:
+        """Notes that all queues are empty, and that what they are counted by may begin anew."""
+        self._leave(self._own.tolist())
+        self._own, self._seen[:] = np.zeros(0, np.int32), 0
+
     def first(self) -> Queue | None:
         """Gives the queue that a policy with ranks takes, of those that `look` has found.
 

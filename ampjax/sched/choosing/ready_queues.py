@@ -52,6 +52,11 @@ class ReadyQueues:
         self._of_workers = [WorkerQueues(plan, policy, worker, snapshot) for worker in range(plan.workers)]
         self.policy, self.number = policy, number_of(policy)
 
+    def forget_all(self) -> None:
+        """Notes that nothing is in flight."""
+        for queues in self._of_workers:
+            queues.forget_all()
+
     def decide_by(self, policy: Policy) -> None:
         """Changes the policy, also for what waits already.
 

@@ -92,6 +92,8 @@ class FitRun:
         """Begins the fit, or goes on where it stood."""
         session = self.session
         self._place = self.place or FitPlace.start(session.position)
+        if self.keeper is not None and self.place is None and self.keeper.has_hosts:
+            self.keeper.take(self._place, self.history)  # a host may die before the first one that is due
         if self.place is not None:
             self.data = self.place.come_back(self.data, session.orders, session.position)
             number = session.position.epochs + 1

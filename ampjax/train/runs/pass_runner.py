@@ -11,7 +11,7 @@ from ampjax.drivers.early_end import EarlyEnd
 from ampjax.drivers.issue_queue import abandon
 from ampjax.drivers.replay_driver import RecordingEnds
 from ampjax.drivers.run import Loop
-from ampjax.engine.executor import Executor
+from ampjax.engine.executor_protocol import AnyExecutor
 from ampjax.plan.passes import Pass
 from ampjax.sched.diagnose.deadlock import report
 from ampjax.sched.memory_limits import MemoryGuard
@@ -45,7 +45,7 @@ class PassRunner:
     """
 
     def __init__(
-        self, scheduler: Scheduler, executor: Executor, pace: Pace, guard: Callable[[Pass], MemoryGuard | None]
+        self, scheduler: Scheduler, executor: AnyExecutor, pace: Pace, guard: Callable[[Pass], MemoryGuard | None]
     ):
         self._scheduler, self._executor, self._guard = scheduler, executor, guard
         self._turns = Turns("trainer")

@@ -14,7 +14,8 @@ from ampjax.devices.allreduce import Device
 from ampjax.devices.memory_budget import payload_budget
 from ampjax.drivers.controller import ControllerLoop
 from ampjax.drivers.cost import Cost
-from ampjax.engine.executor import Executor
+from ampjax.engine.executor_protocol import AnyExecutor
+from ampjax.hosts.hosts import Hosts
 from ampjax.ir.graph import Graph
 from ampjax.numerics.check import warn_of_wrong_numbers
 from ampjax.plan.passes import Pass
@@ -23,6 +24,7 @@ from ampjax.plan.row_seeds import RowSeeds
 from ampjax.sched.scheduler import Scheduler
 from ampjax.train.assemble import make_executor, plan_for, scheduler_settings
 from ampjax.train.grouping import Orders
+from ampjax.train.hosted import start_hosts, with_workers
 from ampjax.train.position import Position
 from ampjax.train.preparation import Preparation
 from ampjax.train.runs.pace import RealTime, VirtualTime
@@ -52,7 +54,7 @@ class Session:
     controller: ControllerLoop | None
     plan: Plan
     scheduler: Scheduler
-    executor: Executor
+    executor: AnyExecutor
     orders: Orders
     preparation: Preparation
     passes: PassRunner
@@ -117,6 +119,7 @@ def make_session(
     controller: ControllerLoop | None = None,
     devices: Sequence[Device] | None = None,
     cost: Callable[[Plan], Cost] | None = None,
+    hosts: Hosts | None = None,
 ) -> Session:
     """Plans a graph, places its parameters on devices, and makes all that runs it.
 
@@ -128,21 +131,28 @@ def make_session(
       controller: A user-written controller, which pumps messages for the examples that are passed as data; or None.
       devices: The devices of the workers, in turn; None for `jax.devices()`.
       cost: Makes the cost model of a simulated machine from the plan; None runs in real time.
+      hosts: Where workers are; None for this process.
 
     Raises:
       SettingsError: If a placement is wrong, or needs more memory than devices have.
       ParameterError: If parameters do not fit the graph, or are not finite.
+      HostError: If a host does not start.
 
     Warns:
       NumericsWarning: Once in a process, if its kernels compute wrong numbers.
     """
     use_compilation_cache()
-    s = settings
+    s = settings if hosts is None else with_workers(settings, hosts)
     available = list(devices) if devices is not None else jax.devices()
     used = available[: min(s.workers, len(available))]
     warn_of_wrong_numbers("Trainer", used)
-    plan = plan_for(graph, s, tx, [worker % len(used) for worker in range(s.workers)])
-    executor = make_executor(plan, s, tx, params or {}, used)
+    executor: AnyExecutor
+    if hosts is None:
+        plan = plan_for(graph, s, tx, [worker % len(used) for worker in range(s.workers)])
+        executor = make_executor(plan, s, tx, params or {}, used)
+    else:
+        plan = plan_for(graph, s, tx, hosts.space_of_workers(s.workers))
+        executor = start_hosts(plan, s, tx, params or {}, hosts, used)
     scheduler = Scheduler(plan, scheduler_settings(graph, s), s.check)
     orders, position = Orders(s.group_by_size), Position(s.seed)
     memory_limit = payload_budget(used) if s.memory_limit is None else s.memory_limit

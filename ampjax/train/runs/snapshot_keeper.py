@@ -93,6 +93,7 @@ class Keeper:
         if saved is None or fit is None:
             return None, None
         checkpoint.apply(saved, store, updates, position)
+        session.scheduler.abandon()  # queues know dispatches by numbers, which begin again
         session.scheduler.counts.resume(fit["counts"])
         session.executor.losses.resume(fit["losses"])
         place = FitPlace(**fit["place"])
@@ -104,6 +105,11 @@ class Keeper:
     def _identity(self) -> dict[str, Any]:
         """What must be the same in a fit that goes on."""
         return {"format": FORMAT, **identity(self._session.plan, self._session.settings)}
+
+    @property
+    def has_hosts(self) -> bool:
+        """Whether parameters are on hosts, which may die."""
+        return self._session.executor.n_remembered > 0
 
     @property
     def is_late(self) -> bool:

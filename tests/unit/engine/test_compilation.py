@@ -12,7 +12,7 @@ from support.engines import engine
 import ampjax as amp
 from ampjax.engine.compilation import compilations, ladders
 from ampjax.engine.executor import Executor
-from ampjax.engine.kinds.segments_runner import sizes_to_compile
+from ampjax.engine.kinds.idle_launch import sizes_to_compile
 from ampjax.plan.ladders import segment_sizes
 from ampjax.plan.stage_kinds import COLLECT, REDUCE
 from ampjax.sched.dry_run import dry_run

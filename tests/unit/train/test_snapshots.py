@@ -6,14 +6,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
+import optax
 import pytest
 from support import resumed
+from support.models import model
 
 import ampjax as amp
 from ampjax.errors import DataError, ReplayError, SettingsError, TableError
 from ampjax.parallel.series import SnapshotWarning
 from ampjax.sparse.table import table_files
+from ampjax.train.history import History
 
 pytestmark = pytest.mark.slow
 
@@ -231,6 +235,7 @@ PROGRAM = """
 import os, signal, sys
 sys.path.insert(0, {tests!r})
 from support import resumed
+from support.models import model
 one = resumed.trainer(sys.argv[1], **{{"cost": resumed.cost}})
 resumed.kill_at(one, int(sys.argv[2]), lambda: os.kill(os.getpid(), signal.SIGKILL))
 resumed.fit(one, resume=True)
@@ -245,3 +250,22 @@ def test_a_process_that_is_killed(tmp_path, whole):
     )
     assert ended.returncode == -signal.SIGKILL, ended.stderr.decode()
     assert go_on(tmp_path, whole).resumed
+
+
+def test_a_fit_goes_on_in_the_trainer_whose_callback_failed(tmp_path):
+    """Queues count anew then, and forget what they were: else one that looks as it did once is taken for empty."""
+    graph, data = model("sequences")
+    options = {"mode": "pipeline", "max_active_keys": 4, "arena_rows": 256, "workers": 2}
+    whole = amp.Trainer(graph, optax.adam(0.01), **options)
+    whole.fit(data, epochs=4, progress=False)
+    trainer = amp.Trainer(graph, optax.adam(0.01), snapshot=tmp_path, **options)
+
+    def fails(trainer, epoch):
+        if epoch.epoch == 3 and not history.resumed:
+            raise ZeroDivisionError
+
+    history = History()
+    with pytest.raises(ZeroDivisionError):
+        trainer.fit(data, epochs=4, progress=False, callbacks=[fails], history=history)
+    trainer.fit(data, epochs=4, progress=False, resume=True, history=history)
+    jax.tree.map(np.testing.assert_array_equal, trainer.params, whole.params)

@@ -3,6 +3,7 @@
 from support import chains, graphs
 from support.engines import engine, spread
 
+from ampjax.engine.kinds.idle_launch import idle_launches
 from ampjax.engine.kinds.make_runner import RUNNERS
 from ampjax.plan import stage_kinds
 from ampjax.plan.ladders import ladder_for, segment_ladder
@@ -23,7 +24,7 @@ def test_idle_launches_touch_the_trash_slot_only_and_reach_the_size_of_the_large
             seen.add(stage.kind)
             size_for = segment_ladder if stage.kind.sums_segments else ladder_for(stage)
             for direction in ("forward", "backward", "infer"):
-                launches = list(runner.idle_launches(direction, 9, 3, lambda key: 17))
+                launches = list(idle_launches(runner.stage, direction, 9, 3, lambda key: 17))
                 sizes = [launch.size or size_for(launch.n_rows) for launch in launches]
                 assert sizes == sorted(sizes) and size_for(9) in sizes[-2:]
                 assert not any(slots.any() for launch in launches for slots in launch.rows)

@@ -1,0 +1,207 @@
+"""What drivers and trainers ask of an executor: `engine.executor.Executor` in this process, `hosts.HostedExecutor` where hosts carry launches out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from ampjax.engine.kernels.coalescing import Coalesced
+from ampjax.engine.kernels.edge_sizes import EdgeSizes
+from ampjax.engine.kernels.launch import Launch
+from ampjax.engine.loss_metrics import LossSums
+from ampjax.plan.planner import Plan
+from ampjax.plan.stages import ArenaKey, Stage
+from ampjax.sched.decisions.dispatch import Dispatch
+from ampjax.sched.decisions.parameter_changes import Change
+from ampjax.sched.programs.feeds import Feed
+
+Trees = Mapping[str, Any]
+"""A pytree of arrays for each node, by name."""
+
+
+class AnyStore(Protocol):
+    """Parameters, optimizer states and accumulated gradients (`engine.parameters.ParameterStore`)."""
+
+    @property
+    def params(self) -> Trees:
+        """As `ParameterStore.params`."""
+        ...
+
+    @property
+    def opt_state(self) -> Trees:
+        """As `ParameterStore.opt_state`."""
+        ...
+
+    @property
+    def accumulators(self) -> Trees:
+        """As `ParameterStore.accumulators`."""
+        ...
+
+    def set_params(self, node: str, params: Any) -> None:
+        """As `ParameterStore.set_params`."""
+        ...
+
+    def restore(self, params: Trees, opt_state: Trees, accumulators: Trees) -> None:
+        """As `ParameterStore.restore`."""
+        ...
+
+    def forget(self) -> None:
+        """As `ParameterStore.forget`."""
+        ...
+
+    def warm_update(self, node: str) -> None:
+        """As `ParameterStore.warm_update`."""
+        ...
+
+    def warm_average(self, nodes: Sequence[str]) -> None:
+        """As `ParameterStore.warm_average`."""
+        ...
+
+
+class AnyLosses(Protocol):
+    """Sums of losses and metrics (`engine.loss_metrics.LossMetrics`)."""
+
+    def take(self, train: bool) -> list[LossSums]:
+        """As `LossMetrics.take`."""
+        ...
+
+    def state(self) -> list[list[Any]]:
+        """As `LossMetrics.state`."""
+        ...
+
+    def resume(self, state: Iterable[Sequence[Any]]) -> None:
+        """As `LossMetrics.resume`."""
+        ...
+
+
+class Fence(Protocol):
+    """Is ready when what was issued before it has been done: an array of JAX, or a ticket of a host."""
+
+    def is_ready(self) -> bool:
+        """As `jax.Array.is_ready`."""
+        ...
+
+    def block_until_ready(self) -> Any:
+        """As `jax.Array.block_until_ready`."""
+        ...
+
+
+class AnyFences(Protocol):
+    """How far devices are (`engine.fences.Fences`)."""
+
+    def of_worker(self, worker: int) -> Any:
+        """As `Fences.of_worker`."""
+        ...
+
+    def of_kernels(self, dispatch: Dispatch) -> list[Any]:
+        """As `Fences.of_kernels`."""
+        ...
+
+    def of_changes(self, changes: Sequence[Change]) -> list[Any]:
+        """As `Fences.of_changes`."""
+        ...
+
+    def warm(self) -> None:
+        """As `Fences.warm`."""
+        ...
+
+    def is_idle(self, worker: int) -> bool:
+        """As `Fences.is_idle`."""
+        ...
+
+    def wait_for(self, worker: int) -> None:
+        """As `Fences.wait_for`."""
+        ...
+
+    def wait(self) -> None:
+        """As `Fences.wait`."""
+        ...
+
+
+class AnyExecutor(Protocol):
+    """Carries launches out, in the order in which it gets them (`engine.executor.Executor` says what each method does).
+
+    A failure may show later than the call whose launch has failed; nothing is carried out then before `abandon`.
+    """
+
+    n_remembered: int
+    """Dispatches of which a driver must know the latest that it has issued, for `take_lost`."""
+    plan: Plan
+    sinks: frozenset[int]
+    readings: dict[int, Any]
+
+    @property
+    def store(self) -> AnyStore:
+        """As `Executor.store`."""
+        ...
+
+    @property
+    def losses(self) -> AnyLosses:
+        """As `Executor.losses`."""
+        ...
+
+    @property
+    def fences(self) -> AnyFences:
+        """As `Executor.fences`."""
+        ...
+
+    def feed(self, feeds: Sequence[Feed]) -> None:
+        """As `Executor.feed`."""
+        ...
+
+    def can_coalesce(self, before: Launch, launch: Launch) -> bool:
+        """As `Executor.can_coalesce`."""
+        ...
+
+    def issue(self, launches: Coalesced) -> None:
+        """As `Executor.issue`."""
+        ...
+
+    def run(self, launches: Coalesced) -> int:
+        """As `Executor.run`."""
+        ...
+
+    def change(self, change: Change) -> None:
+        """As `Executor.change`."""
+        ...
+
+    def choices(self, number: int, n_rows: int) -> np.ndarray:
+        """As `Executor.choices`."""
+        ...
+
+    def take_lost(self) -> dict[int, int | None]:
+        """As `HostedExecutor.take_lost`."""
+        ...
+
+    def abandon(self) -> None:
+        """As `Executor.abandon`."""
+        ...
+
+    def expect_edges(self, stages: Mapping[int, EdgeSizes]) -> None:
+        """As `Executor.expect_edges`."""
+        ...
+
+    def warm(self, launch: Launch, capacities: Mapping[ArenaKey, int]) -> None:
+        """As `Executor.warm`."""
+        ...
+
+    def idle_launches(
+        self, stage: Stage, direction: str, rows: int, messages: int, capacity: Callable[[ArenaKey], int]
+    ) -> Iterator[Launch]:
+        """As `Executor.idle_launches`."""
+        ...
+
+    def can_update_at_once(self, launch: Launch) -> bool:
+        """As `Executor.can_update_at_once`."""
+        ...
+
+    @property
+    def device_bytes(self) -> dict[str, int]:
+        """As `Executor.device_bytes`."""
+        ...
+
+    def record_row_bytes(self) -> dict[ArenaKey, int]:
+        """As `Executor.record_row_bytes`."""
+        ...

@@ -1,0 +1,78 @@
+"""Makes the executor of a driver whose hosts have been started: hears their hello, and checks that they are of the same run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from ampjax.cluster import Channel, Message
+from ampjax.errors import HostError
+from ampjax.hosts.fleet import Fleet, Ready
+from ampjax.hosts.host_link import HostLink
+from ampjax.hosts.host_program import HostProgram
+from ampjax.hosts.hosted_executor import HostedExecutor
+from ampjax.hosts.hosted_store import HostedStore
+from ampjax.hosts.layout import HostLayout
+from ampjax.hosts.operations import Names
+from ampjax.plan.planner import Plan
+
+START_S = 120.0
+"""How long a host may take to start: it imports JAX, and makes its plan and its parameters."""
+
+
+class Running(NamedTuple):
+    """Hosts that have been started.
+
+    Args:
+      channels: The channel to each.
+      places: Where each is.
+      alive: Whether each is there.
+      end: Ends them, once they have been told that it is over.
+    """
+
+    channels: Sequence[Channel]
+    places: Sequence[str]
+    alive: Sequence[Callable[[], bool]]
+    end: Callable[[], None]
+
+
+def connect(program: HostProgram, plan: Plan, start: Callable[[], Running]) -> HostedExecutor:
+    """Makes the executor.
+
+    Args:
+      program: What the hosts are made from.
+      plan: The plan.
+      start: Starts hosts: now, and again if one has died.
+
+    Raises:
+      HostError: If a host does not start, or has another plan.
+    """
+    fleet = Fleet(plan, HostLayout(plan, program.host_of_space), lambda: _greeted(plan, start()))
+    return HostedExecutor(plan, fleet, HostedStore(fleet, program.params, program.training))
+
+
+def _greeted(plan: Plan, running: Running) -> Ready:
+    """Hears what hosts say first, and checks that they have the same plan."""
+    names = [f"host{number}" for number in range(len(running.channels))]
+    try:
+        hellos = [_hello(*of_host) for of_host in zip(running.channels, names, running.alive, strict=True)]
+        for name, hello in zip(names, hellos, strict=True):
+            if hello.text != repr(plan):
+                fix = "Make the graph of data alone, and run the same version of ampjax on every host."
+                raise HostError(f"host `{name}`", "the driver's plan", f"another:\n{hello.text}", fix)
+    except BaseException:
+        running.end()
+        raise
+    parts = zip(names, running.places, running.channels, running.alive, strict=True)
+    links = [HostLink(name, place, channel, Names.of(plan), is_alive) for name, place, channel, is_alive in parts]
+    return Ready(links, frozenset(number for hello in hellos for number in hello.numbers), running.end)
+
+
+def _hello(channel: Channel, name: str, is_alive: Callable[[], bool]) -> Message:
+    for _ in range(int(START_S)):
+        message = channel.receive(1.0)
+        if message is not None:
+            return message
+        if not is_alive():
+            raise HostError(f"host `{name}`", "a start", "an end", "See what it has printed.")
+    raise HostError(f"host `{name}`", f"a start within {START_S:.0f} s", "none", "See what it has printed.")

@@ -1,0 +1,240 @@
+"""All hosts of a run: what is sent to them when, what they are asked, and what becomes of it when one fails.
+
+Operations wait in a batch for each host. A host that is to write another's rows waits for them, so before a batch is sent, those that it
+needs are sent: everything that a host can ever wait for is under way, whatever the driver waits for. Each host carries its operations out in
+the order in which they were decided, which is an order in which nobody waits for what comes later; so nobody waits for ever.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ampjax.engine.kernels.launch import Launch
+from ampjax.errors import HostError
+from ampjax.hosts.host_link import WINDOW, HostLink, failure_of
+from ampjax.hosts.hosts import HostState
+from ampjax.hosts.layout import HostLayout
+from ampjax.plan.planner import Plan
+
+FEW, MOST = 16, 64
+"""Operations in a batch, from which on it is sent: to a host that has nothing else to do, and to one that has."""
+
+KEPT = 4096
+"""Operations that are remembered, to tell which have been carried out: more than can be under way."""
+
+
+class Sent(NamedTuple):
+    """An operation that may not have been carried out yet.
+
+    Args:
+      host: Whose it is.
+      batch: The number of its batch.
+      place: Its place in that.
+      launch: The launch that it is, or belongs to.
+      change: The first of that one's parameter changes that it makes; None if it is the launch itself.
+    """
+
+    host: int
+    batch: int
+    place: int
+    launch: Launch
+    change: int | None
+
+
+class Ready(NamedTuple):
+    """Hosts that wait for what they are to do.
+
+    Args:
+      links: The hosts.
+      can_update: The stages whose kernels can also update their nodes.
+      end: Ends them, once they have been told that it is over.
+    """
+
+    links: Sequence[HostLink]
+    can_update: frozenset[int]
+    end: Callable[[], None]
+
+
+class Fleet:
+    """The hosts.
+
+    Args:
+      plan: The plan.
+      layout: Which host has what.
+      start: Starts them.
+
+    Attributes:
+      links: The hosts.
+      can_update: The stages whose kernels can also update their nodes.
+      lock: Held by who adds operations or sends them.
+    """
+
+    def __init__(self, plan: Plan, layout: HostLayout, start: Callable[[], Ready]):
+        self.layout, self.lock = layout, threading.RLock()
+        self._plan, self._start = plan, start
+        self._latest: deque[Sent] = deque(maxlen=KEPT)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.links, self.can_update, self._end = self._start()
+        self._is_closed, self._has_died, self._epoch = False, False, 0
+        self._latest.clear()
+        for link in self.links:
+            link.peers = self.links
+
+    @property
+    def everyone(self) -> list[int]:
+        """The numbers of all hosts."""
+        return list(range(len(self.links)))
+
+    # -- batches
+
+    def note(self, host: int, launch: Launch, change: int | None = None) -> None:
+        """Remembers the operation that is about to be added to a host's batch.
+
+        Args:
+          host: Its number.
+          launch: The launch that it is, or belongs to.
+          change: The first of that one's parameter changes that it makes; None if it is the launch itself.
+        """
+        link = self.links[host]
+        self._latest.append(Sent(host, link.opened, link.batch.n, launch, change))
+
+    def send_if_many(self, host: int) -> None:
+        """Sends a host's batch if it is large.
+
+        Args:
+          host: Its number.
+        """
+        link = self.links[host]
+        if self._has_died:
+            return  # nothing can be carried out any more
+        if link.batch.n >= MOST or (link.batch.n >= FEW and link.is_idle):
+            self.send([host])
+
+    def send(self, hosts: Sequence[int]) -> None:
+        """Sends what waits for some hosts, with all that they need; waits while too much is under way.
+
+        Args:
+          hosts: Their numbers.
+
+        Raises:
+          HostError: If a host has failed.
+        """
+        with self.lock:
+            wanted = self._needed_by(hosts)
+            for host in wanted:
+                link = self.links[host]
+                link.look()
+                link.wait_until(lambda link=link: link.sent - link.done < WINDOW)
+            self.require_health()
+            for host in wanted:
+                self.links[host].send_batch()
+
+    def _needed_by(self, hosts: Sequence[int]) -> list[int]:
+        """Those hosts for which something waits, of some hosts and of all whose rows these need."""
+        found, stack = dict[int, None](), list(hosts)
+        while stack:
+            host = stack.pop()
+            if host not in found and self.links[host].batch.n:
+                found[host] = None
+                stack += self.links[host].needs
+        return list(found)
+
+    # -- questions
+
+    def ask(
+        self, hosts: Sequence[int], name: str, arrays: Mapping[int, Sequence[np.ndarray]] | None = None, **values: Any
+    ) -> list[Any]:
+        """Asks hosts, behind all that has been decided.
+
+        Args:
+          hosts: Their numbers.
+          name: What is asked (`hosts.questions`).
+          arrays: For some hosts, arrays that go with it.
+          **values: Values that JSON can hold.
+
+        Returns:
+          For each host what it has said, and arrays.
+
+        Raises:
+          HostError: If a host has failed.
+        """
+        with self.lock:
+            self.send(hosts)
+            asked = [
+                (self.links[host], self.links[host].ask(name, (arrays or {}).get(host, ()), **values)) for host in hosts
+            ]
+            found = []
+            for link, number in asked:
+                link.wait_for_answer(number)
+                self.require_health()
+                found.append(link.answer(number))
+            return found
+
+    @property
+    def states(self) -> list[HostState]:
+        """What is known of each host."""
+        nodes = self.layout.of_nodes(self._plan.graph.parameterised)
+        return [link.state_with(nodes.get(host, []), self._is_closed) for host, link in enumerate(self.links)]
+
+    # -- failures, and the end
+
+    def require_health(self) -> None:
+        """Checks what hosts have said so far.
+
+        Raises:
+          HostError: If one has failed; names what it was to carry out.
+        """
+        for link in self.links:
+            if link.failure is not None:
+                number = link.failure.numbers[2]
+                launch = next((sent.launch for sent in self._latest if sent.launch.number == number), None)
+                raise failure_of(link, self._plan.stages, launch)
+
+    def begin_anew(self) -> list[Sent]:
+        """If a host has failed, lets all hosts give up what is in flight; they then go on as they are.
+
+        Returns:
+          What had been added to batches and was not carried out, in order. Nothing, if a host has died: then all is lost.
+        """
+        with self.lock:
+            try:
+                if not any([link.has_failed for link in self.links]):
+                    return []
+                self._epoch += 1
+                for link in self.links:
+                    link.begin_anew(self._epoch)
+                progress = [link.wait_for_progress() for link in self.links]
+            except HostError:
+                self._has_died = True
+                return []
+            lost = [sent for sent in self._latest if (sent.batch, sent.place) >= progress[sent.host]]
+            self._latest.clear()
+            return lost
+
+    def close(self) -> None:
+        """Tells hosts that it is over; dead ones are left alone."""
+        with self.lock:
+            if not self._is_closed:
+                self._is_closed = True
+                for link in self.links:
+                    with suppress(OSError, HostError):
+                        link.end()
+                self._end()
+
+    def restart(self) -> None:
+        """Ends all hosts, and starts others in their place, which begin as the first did.
+
+        Raises:
+          HostError: If one does not start.
+        """
+        with self.lock:
+            self.close()
+            self._begin()

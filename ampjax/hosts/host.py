@@ -1,0 +1,218 @@
+"""A host: carries out what the driver has decided for the memory spaces that it keeps, in order, and says how far it has come.
+
+It decides one thing by itself: which launches, of those that wait, one call carries out. At the first error it stops: it carries out nothing
+more until all hosts have given up what is in flight, since what follows may need what was not computed.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections import deque
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import jax
+import numpy as np
+
+from ampjax.cluster import Channel, Message
+from ampjax.engine.executor import Executor
+from ampjax.engine.kernels.coalescing import n_coalesced
+from ampjax.engine.kernels.launch import Launch
+from ampjax.errors import HostError
+from ampjax.hosts.layout import HostLayout
+from ampjax.hosts.operations import CHANGE, FEED, FORGET, LAUNCH, TAKE, Names, Operation, operations
+from ampjax.hosts.questions import answer
+from ampjax.sched.decisions.packs import MOST_COALESCED, PackMemory
+from ampjax.sched.decisions.parameter_changes import Average, Change, Merge
+
+AHEAD = 2
+"""Batches that a host has issued to its devices, at most, before it waits for the first of them."""
+
+PATIENCE_S = 0.05
+"""How long a host that waits for another's rows goes on before it looks whether the driver has given up what is in flight."""
+
+
+class GivenUp(Exception):
+    """The driver has given up what is in flight, while this host waited for another's rows."""
+
+
+class Host:
+    """Carries out batches of operations.
+
+    Args:
+      number: The host's number.
+      executor: Keeps its memory spaces.
+      layout: Which host has what.
+      driver: The channel to the driver.
+      peers: The channels to the other hosts, by number.
+    """
+
+    def __init__(
+        self, number: int, executor: Executor, layout: HostLayout, driver: Channel, peers: Mapping[int, Channel]
+    ):
+        self._number, self._executor, self._layout = number, executor, layout
+        self._driver, self._peers = driver, peers
+        self._names, self._memory = Names.of(executor.plan), PackMemory()
+        self._inbox: deque[Message] = deque()
+        self._under_way: deque[tuple[int, list[Any]]] = (
+            deque()
+        )  # sequence numbers of batches, and what is ready when they are done
+        self._epoch, self._sequence, self._n_done = 0, 0, 0
+        self._is_broken = False
+        workers = {space: worker for worker, space in enumerate(executor.plan.spaces)}
+        self._workers = [workers[space] for space in layout.spaces_of(number) if space in workers]
+
+    def serve(self) -> None:
+        """Carries out what comes until the driver says that it is over."""
+        while True:
+            message = self._next()
+            if message is None:
+                continue
+            if message.kind == "end":
+                return
+            if message.kind == "batch":
+                self._batch(message)
+            elif message.kind == "abandon":
+                self._abandon(*message.numbers)
+            else:
+                self._driver.send(answer(self._executor, self._names, message))
+
+    def _next(self) -> Message | None:
+        """The next message; meanwhile says which batches are done."""
+        if self._inbox:
+            return self._inbox.popleft()
+        message = self._driver.receive(0.0)
+        if message is None and self._under_way:
+            self._wait_for_oldest()
+            return None
+        return message or self._driver.receive(1.0)
+
+    def _wait_for_oldest(self) -> None:
+        sequence, fences = self._under_way.popleft()
+        jax.block_until_ready(fences)
+        self._driver.send(Message("done", (self._epoch, sequence)))
+
+    # -- batches
+
+    def _batch(self, message: Message) -> None:
+        epoch, sequence = message.numbers
+        if epoch != self._epoch or self._is_broken:
+            return  # of a time before all was given up, or behind an error
+        if sequence != self._sequence + 1:
+            self._fail(sequence, None, f"batch {sequence} came after batch {self._sequence}: some are lost")
+            return
+        self._sequence, self._n_done, launch = sequence, 0, None
+        try:
+            waiting = list(operations(message.arrays, self._names, self._memory))
+            while self._n_done < len(waiting):
+                first = waiting[self._n_done]
+                launch = first.what if isinstance(first.what, Launch) else None
+                self._n_done += self._carry_out(first, islice(waiting, self._n_done + 1, None))
+            self._hand_in_readings()
+            self._under_way.append((sequence, self._fences()))
+            while len(self._under_way) > AHEAD:
+                self._wait_for_oldest()
+        except GivenUp:
+            self._is_broken = True
+        except Exception as error:  # whatever a body, or XLA, has raised
+            self._fail(sequence, launch, "".join(traceback.format_exception(error)))
+
+    def _fail(self, sequence: int, launch: Launch | None, text: str) -> None:
+        self._is_broken = True
+        number, stage = (-1, -1) if launch is None else (launch.number, launch.stage)
+        self._driver.send(Message("failed", (self._epoch, sequence, number, stage), text))
+
+    def _carry_out(self, operation: Operation, behind: Any) -> int:
+        """Carries out an operation, or several launches in one call. Gives how many."""
+        what, executor = operation.what, self._executor
+        if operation.code == LAUNCH:
+            following = [o.what if o.code == LAUNCH else None for o in islice(behind, MOST_COALESCED - 1)]
+            n = n_coalesced(what, following, executor.can_coalesce)  # type: ignore[arg-type] - a launch
+            executor.issue([what, *following[: n - 1]])  # type: ignore[list-item]
+            return n
+        if operation.code == FEED:
+            executor.feed([what])  # type: ignore[list-item] - a feed
+        elif operation.code == CHANGE:
+            self._change(what)  # type: ignore[arg-type] - a change
+        elif operation.code == FORGET:
+            executor.abandon()
+        elif operation.code == TAKE:
+            rows = np.asarray(executor.take(what))  # type: ignore[arg-type] - a launch
+            self._send(operation.peer, what.number, [rows])  # type: ignore[union-attr]
+        else:
+            (rows,) = self._receive(operation.peer, what.number)  # type: ignore[union-attr]
+            executor.put(what, rows)  # type: ignore[arg-type]
+        return 1
+
+    def _change(self, change: Change) -> None:
+        """Makes a parameter change; where replicas are on several hosts, each gets what the others have."""
+        store, elsewhere = self._executor.store, dict[str, Any]()
+        if isinstance(change, Average | Merge):
+            hosts = self._layout.of_nodes(change.nodes)
+            own = store.averaged(change)
+            leaves = [np.asarray(leaf) for tree in own.values() for leaf in jax.tree.leaves(tree)]
+            others = [host for host in hosts if host != self._number]
+            for host in others:
+                self._send(host, 0, leaves)
+            structure = jax.tree.structure(next(iter(own.values())))
+            for host in others:
+                arrays, n = self._receive(host, 0), structure.num_leaves
+                parts = [arrays[i * n : (i + 1) * n] for i in range(len(hosts[host]))]
+                trees = [jax.tree.unflatten(structure, part) for part in parts]
+                elsewhere |= dict(zip(hosts[host], trees, strict=True))
+        store.change(change, elsewhere)
+
+    def _hand_in_readings(self) -> None:
+        """Sends what launches have read back."""
+        readings = self._executor.readings
+        for number in list(readings):
+            self._driver.send(Message("reading", (self._epoch, number), arrays=(np.asarray(readings.pop(number)),)))
+
+    def _fences(self) -> list[Any]:
+        found = [self._executor.fences.of_worker(worker) for worker in self._workers]
+        return [fence for fence in found if fence is not None]
+
+    # -- rows of other hosts
+
+    def _send(self, peer: int, number: int, arrays: Sequence[np.ndarray]) -> None:
+        self._peers[peer].send(Message("rows", (self._epoch, number), arrays=tuple(arrays)))
+
+    def _receive(self, peer: int, number: int) -> Sequence[np.ndarray]:
+        """What another host has sent for a launch.
+
+        Raises:
+          GivenUp: If the driver has given up what is in flight.
+        """
+        while True:
+            message = self._from(peer)
+            if message is None:
+                self._look_for_the_end()
+            elif message.numbers[0] == self._epoch:
+                assert message.numbers[1] == number, (message.numbers, number)
+                return message.arrays
+            elif message.numbers[0] > self._epoch:  # the other host has been told already, and this one will be
+                raise GivenUp
+
+    def _from(self, peer: int) -> Message | None:
+        """The next message of another host, if it comes soon."""
+        try:
+            return self._peers[peer].receive(PATIENCE_S)
+        except HostError:  # the other one has died: the driver knows, or will
+            time.sleep(PATIENCE_S)
+            return None
+
+    def _look_for_the_end(self) -> None:
+        while (message := self._driver.receive(0.0)) is not None:
+            self._inbox.append(message)
+        if any(message.kind in ("abandon", "end") for message in self._inbox):
+            raise GivenUp
+
+    def _abandon(self, epoch: int) -> None:
+        """Gives up what is in flight, and begins anew: batches count from 1 again."""
+        progress = self._sequence, self._n_done
+        self._executor.abandon()
+        self._under_way.clear()
+        self._epoch, self._sequence, self._n_done, self._is_broken = epoch, 0, 0, False
+        self._driver.send(Message("abandoned", (epoch, *progress)))

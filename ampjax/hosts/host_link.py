@@ -1,0 +1,330 @@
+"""The driver's end of a host: what waits to be sent to it, what is under way, and what it has said."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from ampjax.cluster import Channel, Message
+from ampjax.engine.kernels.launch import Launch
+from ampjax.errors import HostError
+from ampjax.hosts.hosts import HostState
+from ampjax.hosts.operations import BatchWriter, Names
+from ampjax.hosts.questions import question
+
+WINDOW = 4
+"""Batches that a host has been sent and has not done, at most."""
+
+_TURN_S = 0.001
+"""How long a thread waits for another to receive from the same host before it looks whether what it waits for has come."""
+
+_RECEIVE_S = 0.05
+
+
+class HostLink:
+    """What the driver knows of one host.
+
+    Several threads may wait for the same host, and one of them receives.
+
+    Args:
+      name: What errors call it.
+      place: Where it is.
+      channel: The channel to it.
+      names: What numbers in operations stand for.
+      is_alive: Whether its process is there.
+
+    Attributes:
+      batch: Operations that wait to be sent.
+      needs: The hosts whose rows these need, and whose own operations have not been sent yet.
+      sent: Batches that have been sent.
+      done: Those of them that the host has done.
+      failure: What it has said about an error.
+      peers: All hosts: a host whose rows this one waits for may fail.
+    """
+
+    def __init__(self, name: str, place: str, channel: Channel, names: Names, is_alive: Callable[[], bool]):
+        self.name, self._place, self.batch = name, place, BatchWriter(names)
+        self._n_bytes = [0, 0]
+        self.needs: set[int] = set()
+        self.sent = self.done = self.epoch = 0
+        self.failure: Message | None = None
+        self.peers: Sequence[HostLink] = ()
+        self._channel, self._is_alive = channel, is_alive
+        self._receiving = threading.Lock()
+        self._readings: dict[int, np.ndarray] = {}
+        self._answers: dict[int, Message] = {}
+        self._n_asked = 0
+        self._progress: tuple[int, int] | None = None
+
+    @property
+    def opened(self) -> int:
+        """The number of the batch that what is added now will be in."""
+        return self.sent + 1
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the host has done all batches, as far as is known."""
+        return self.done == self.sent
+
+    def send_batch(self) -> None:
+        """Sends what waits."""
+        self.sent += 1
+        self._send(Message("batch", (self.epoch, self.sent), arrays=tuple(self.batch.take())))
+        self.needs.clear()
+
+    def look(self) -> None:
+        """Receives what has come, without waiting."""
+        if self._receiving.acquire(blocking=False):
+            try:
+                while self._receive(0.0):
+                    pass
+            finally:
+                self._receiving.release()
+
+    def wait_until(self, come: Callable[[], bool]) -> None:
+        """Receives until something has come, or any host has failed.
+
+        Args:
+          come: Whether it has.
+
+        Raises:
+          HostError: If the process of a host has ended.
+        """
+        while not come() and self.failure is None:
+            if self._receiving.acquire(timeout=_TURN_S):
+                try:
+                    is_quiet = not come() and not self._receive(_RECEIVE_S)
+                finally:
+                    self._receiving.release()
+                if is_quiet and not come():
+                    self._require_life()
+                    if any(peer.has_failed for peer in self.peers):
+                        return  # this host may wait for that one
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the host has said that it could not carry something out.
+
+        Raises:
+          HostError: If its process has ended.
+        """
+        self.look()
+        if self.failure is None:
+            self._require_life()
+        return self.failure is not None
+
+    def _require_life(self) -> None:
+        if not self._is_alive():
+            fix = "See what it has printed. Make a new trainer, and restore a checkpoint into it."
+            raise HostError(
+                f"host `{self.name}`", "a process that carries out what is decided", "one that has ended", fix
+            )
+
+    def ask(self, name: str, arrays: Sequence[np.ndarray] = (), **values: Any) -> int:
+        """Puts a question. What waits to be sent must have been sent before.
+
+        Args:
+          name: What is asked (`hosts.questions`).
+          arrays: Arrays that go with it.
+          **values: Values that JSON can hold.
+
+        Returns:
+          The question's number, for `answer`.
+        """
+        self._n_asked += 1
+        self._send(question(self._n_asked, name, arrays, **values))
+        return self._n_asked
+
+    def wait_for_answer(self, number: int) -> None:
+        """Waits for an answer, or until any host has failed.
+
+        Args:
+          number: What `ask` gave.
+        """
+        self.wait_until(lambda: number in self._answers)
+
+    def answer(self, number: int) -> tuple[Any, Sequence[np.ndarray]]:
+        """An answer that has come.
+
+        Args:
+          number: What `ask` gave.
+
+        Returns:
+          What was said, and arrays.
+
+        Raises:
+          HostError: If the host could not answer.
+        """
+        found = self._answers.pop(number)
+        if found.kind == "refused":
+            raise HostError(
+                f"host `{self.name}`", "an answer", f"an error there:\n{found.text}", "See the error above."
+            )
+        return json.loads(found.text), found.arrays
+
+    def has_read(self, number: int) -> bool:
+        """Whether what a launch has read back has come.
+
+        Args:
+          number: The launch's.
+        """
+        return number in self._readings
+
+    def take_reading(self, number: int) -> np.ndarray:
+        """What a launch has read back; `has_read` it.
+
+        Args:
+          number: The launch's.
+
+        Raises:
+          HostError: If they have not come, as some host has failed.
+        """
+        if number not in self._readings:
+            raise next(failure_of(link) for link in self.peers if link.failure is not None)
+        return self._readings.pop(number)
+
+    def begin_anew(self, epoch: int) -> None:
+        """Tells the host to give up what is in flight; `wait_for_progress` must follow.
+
+        Args:
+          epoch: A number that is higher each time.
+        """
+        self.batch.take()
+        self.needs.clear()
+        self.epoch, self.sent, self.done, self.failure, self._progress = epoch, 0, 0, None, None
+        self._readings.clear()
+        self._channel.send(Message("abandon", (epoch,)))
+
+    def wait_for_progress(self) -> tuple[int, int]:
+        """How far the host had come when it gave up.
+
+        Returns:
+          The last batch that it had begun, and how many operations of that it had carried out.
+        """
+        self.wait_until(lambda: self._progress is not None)
+        return self._progress or (0, 0)
+
+    def end(self) -> None:
+        """Tells the host that it is over."""
+        self._channel.send(Message("end"))
+
+    def state_with(self, nodes: Sequence[str], is_over: bool) -> HostState:
+        """What is known of the host.
+
+        Args:
+          nodes: Those that it keeps.
+          is_over: Whether it has been told to end.
+        """
+        with suppress(HostError):  # it has died: that is what is told
+            self.look()
+        state = "ended" if is_over or not self._is_alive() else "running" if self.failure is None else "failed"
+        return HostState(self.name, self._place, state, tuple(nodes), *self._n_bytes)
+
+    def _send(self, message: Message) -> None:
+        self._n_bytes[0] += sum([array.nbytes for array in message.arrays])
+        self._channel.send(message)
+
+    def _receive(self, timeout_s: float) -> bool:
+        """Receives a message, if one comes."""
+        message = self._channel.receive(timeout_s)
+        if message is None:
+            return False
+        kind, numbers = message.kind, message.numbers
+        self._n_bytes[1] += sum([array.nbytes for array in message.arrays])
+        if kind in ("answer", "refused"):
+            self._answers[numbers[0]] = message
+        elif numbers[0] != self.epoch:
+            return True  # of what has been given up
+        elif kind == "done":
+            self.done = max(self.done, numbers[1])
+        elif kind == "reading":
+            self._readings[numbers[1]] = message.arrays[0]
+        elif kind == "abandoned":
+            self._progress = numbers[1], numbers[2]
+        elif kind == "failed":
+            self.failure = message
+        return True
+
+
+class Ticket:
+    """Is ready when a host has done a batch; stands in place of an array of JAX that one waits for.
+
+    Args:
+      link: The host.
+      send: Sends what waits to be sent to it.
+    """
+
+    def __init__(self, link: HostLink, send: Callable[[], None]):
+        self._link, self._send, self._epoch = link, send, link.epoch
+        self._batch = link.opened if link.batch.n else link.sent
+
+    def is_ready(self) -> bool:
+        """Whether the batch is done, or has been given up."""
+        self._link.look()
+        return self._link.done >= self._batch or self._link.epoch != self._epoch
+
+    def block_until_ready(self) -> Ticket:
+        """Waits for the batch."""
+        if self._link.sent < self._batch and self._link.epoch == self._epoch:
+            self._send()
+        self._link.wait_until(lambda: self._link.done >= self._batch or self._link.epoch != self._epoch)
+        return self
+
+
+class RemoteRows:
+    """Rows that a launch reads back from a host; a NumPy array as soon as somebody wants it to be one.
+
+    Args:
+      link: The host.
+      number: The launch's number.
+      send: Sends what waits to be sent to it.
+    """
+
+    def __init__(self, link: HostLink, number: int, send: Callable[[], None]):
+        self._link, self._number, self._send = link, number, send
+        self._rows: np.ndarray | None = None
+
+    def block_until_ready(self) -> RemoteRows:
+        """Waits for the rows.
+
+        Raises:
+          HostError: If a host has failed.
+        """
+        if self._rows is None:
+            if not self._link.has_read(self._number):
+                self._send()
+                self._link.wait_until(lambda: self._link.has_read(self._number))
+            self._rows = self._link.take_reading(self._number)
+        return self
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        self.block_until_ready()
+        assert self._rows is not None
+        return np.array(self._rows, dtype) if copy else np.asarray(self._rows, dtype)
+
+
+def failure_of(link: HostLink, stages: Sequence[Any] = (), launch: Launch | None = None) -> HostError:
+    """The error of a host that has failed.
+
+    Args:
+      link: The host.
+      stages: The plan's stages, to name the one at fault.
+      launch: The launch that failed, if it is known.
+    """
+    assert link.failure is not None
+    _, _, number, stage = link.failure.numbers
+    where = f"host `{link.name}`"
+    if stage >= 0 and len(stages):
+        where += f", dispatch {number} of `{stages[stage].name}`"
+    if launch is not None and launch.n_messages:
+        size = launch.size or launch.n_messages
+        ids = sorted(set(launch.pack[2 * size : 2 * size + launch.n_messages].tolist()))
+        where += f" ({launch.direction}, {launch.n_messages} messages of instances {', '.join(map(str, ids[:8]))}{', ...' if len(ids) > 8 else ''})"
+    return HostError(
+        where, "what was decided to be carried out", f"an error there:\n{link.failure.text.rstrip()}\n", ""
+    )

@@ -1,0 +1,76 @@
+"""What a host is made from: all that it needs to know, once, when it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from ampjax.cluster import Channel, Message, Window
+from ampjax.devices.allreduce import Device
+from ampjax.engine.executor import Executor
+from ampjax.engine.parameters import NodeTraining
+from ampjax.hosts.host import Host
+from ampjax.hosts.layout import HostLayout
+from ampjax.ir.graph import Graph
+from ampjax.plan.planner import Plan, make_plan
+
+BETWEEN_HOSTS = Window(messages=1024, nbytes=1 << 40)
+"""Rows under way from one host to another: they are bounded by what the driver has decided, so that nobody has to wait to send."""
+
+
+@dataclass(frozen=True, eq=False)
+class HostProgram:
+    """Makes a host's executor. It travels by pickle from the user's own driver, once; on a wire nothing is pickled.
+
+    Args:
+      graph: The graph.
+      worker_of: The worker of each payload node.
+      spaces: The memory space of each worker.
+      fuse: Whether chains of payload nodes run as one kernel.
+      host_of_space: The host of each memory space.
+      params: All parameters to begin with, as NumPy arrays.
+      training: How each node is trained.
+      stashed: Nodes whose adjoint uses the forward pass's parameters.
+    """
+
+    graph: Graph
+    worker_of: Mapping[str, int]
+    spaces: tuple[int, ...]
+    fuse: bool
+    host_of_space: tuple[int, ...]
+    params: Mapping[str, Any]
+    training: Mapping[str, NodeTraining]
+    stashed: tuple[str, ...]
+
+    def plan(self) -> Plan:
+        """The plan: the same in every process."""
+        return make_plan(self.graph, self.worker_of, self.spaces, self.fuse)
+
+    def serve(
+        self,
+        number: int,
+        driver: Channel,
+        peers: Mapping[int, Channel],
+        plan: Plan | None = None,
+        devices: Sequence[Device] | None = None,
+    ) -> None:
+        """Is a host until the driver says that it is over. First it says hello: which stages can update nodes, and its plan.
+
+        Args:
+          number: Its number.
+          driver: The channel to the driver.
+          peers: The channels to the other hosts, by number.
+          plan: The plan, where it has been made in this process.
+          devices: The devices of its memory spaces, in turn; None for `jax.local_devices()`.
+        """
+        plan = plan or self.plan()
+        layout = HostLayout(plan, self.host_of_space)
+        own = list(devices) if devices is not None else jax.local_devices()
+        devices_of = {space: own[n % len(own)] for n, space in enumerate(layout.spaces_of(number))}
+        params = {node: tree for node, tree in self.params.items() if layout.host_of_node[node] == number}
+        executor = Executor(plan, params, self.training, devices_of, self.stashed)
+        driver.send(Message("hello", tuple(executor.backward_runs.updating), repr(plan)))
+        Host(number, executor, layout, driver, peers).serve()

@@ -1,0 +1,267 @@
+"""The executor of a driver with hosts: it sends launches to the hosts of their stages, in place of carrying them out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ampjax.engine.kernels.coalescing import Coalesced
+from ampjax.engine.kernels.edge_sizes import EdgeSizes
+from ampjax.engine.kernels.launch import CHANGES_ONLY, Launch
+from ampjax.engine.kinds.idle_launch import idle_launches
+from ampjax.hosts.fleet import KEPT, Fleet
+from ampjax.hosts.host_link import RemoteRows
+from ampjax.hosts.hosted_parts import HostedFences, HostedLosses
+from ampjax.hosts.hosted_store import HostedStore
+from ampjax.hosts.operations import PUT, TAKE, BatchWriter, Names
+from ampjax.plan.planner import Plan
+from ampjax.plan.stages import ArenaKey, Stage
+from ampjax.sched.decisions.dispatch import BACKWARD
+from ampjax.sched.decisions.parameter_changes import Average, Change, Merge, Update
+from ampjax.sched.programs.feeds import Feed
+
+
+class HostedExecutor:
+    """Lets hosts carry launches out. It stands in an `Executor`'s place.
+
+    Args:
+      plan: The plan.
+      fleet: The hosts.
+      store: Parameters, optimizer states, accumulators: on the hosts.
+
+    Attributes:
+      store: The same.
+      losses: The sums of losses and metrics, on the hosts.
+      fences: How far hosts are.
+      sinks: The numbers of the `sink` stages.
+      readings: What launches read back, by their numbers.
+    """
+
+    n_remembered = KEPT
+
+    def __init__(self, plan: Plan, fleet: Fleet, store: HostedStore):
+        self.plan, self.fleet, self.store = plan, fleet, store
+        self.losses, self.fences = HostedLosses(plan, fleet), HostedFences(fleet)
+        stages = [stage for stage in plan.stages if stage.kind.is_dispatched]
+        self.sinks = frozenset(stage.number for stage in stages if stage.kind.is_sink)
+        self._chooses = frozenset(stage.number for stage in stages if stage.route_by is not None)
+        self._expected: dict[int, EdgeSizes] = {}
+        self.readings: dict[int, Any] = {}
+        self._latest = Launch(-1, 0, CHANGES_ONLY, "")
+        self._n_changed = 0  # how many of its changes have been sent
+
+    # -- launches
+
+    def feed(self, feeds: Sequence[Feed]) -> None:
+        """Sends pumped payloads to the hosts that read them.
+
+        Args:
+          feeds: The payloads.
+        """
+        with self.fleet.lock:
+            for feed in feeds:
+                for host in self.fleet.layout.readers(feed.arena):
+                    self.fleet.links[host].batch.feed(feed)
+                    self.fleet.send_if_many(host)
+
+    def can_coalesce(self, before: Launch, launch: Launch) -> bool:
+        """Whether launches are handed on together: never, as hosts put together what they can."""
+        return False
+
+    def issue(self, launches: Coalesced) -> None:
+        """Sends a launch, and its parameter changes.
+
+        Args:
+          launches: One.
+        """
+        for change in launches[-1].changes[self.run(launches) :]:
+            self.change(change)
+
+    def run(self, launches: Coalesced) -> int:
+        """Sends a launch.
+
+        Args:
+          launches: One.
+
+        Returns:
+          How many of its parameter changes go with it. `change` must follow for the others.
+
+        Raises:
+          HostError: If a host has failed, in this launch or in an earlier one.
+        """
+        (launch,) = launches
+        with self.fleet.lock:
+            self._latest, self._n_changed = launch, 0
+            if launch.stage == CHANGES_ONLY:
+                return 0
+            layout = self.fleet.layout
+            if launch.direction == BACKWARD and launch.stage in layout.idle_backward:
+                return 0
+            crossing = layout.crossings.get(launch.stage)
+            if crossing is not None:
+                self._cross(launch, *crossing[:2])
+                return 0
+            host = layout.host_of_stage[launch.stage]
+            link, n = self.fleet.links[host], self._n_own(launch.changes, host)
+            self.fleet.note(host, launch)
+            link.batch.launch(launch if n == len(launch.changes) else launch._replace(changes=launch.changes[:n]))
+            if launch.direction != BACKWARD and (launch.stage in self._chooses or launch.stage in self.sinks):
+                self.readings[launch.number] = RemoteRows(link, launch.number, lambda: self.fleet.send([host]))
+            if launch.stage in self._chooses:
+                self.fleet.send([host])
+            self.fleet.send_if_many(host)
+            self._n_changed = n
+            return n
+
+    def change(self, change: Change) -> None:
+        """Sends a parameter change to the hosts of its nodes.
+
+        Args:
+          change: The change.
+        """
+        with self.fleet.lock:
+            nodes = change.nodes if isinstance(change, Average | Merge) else (change.node,)
+            hosts = list(self.fleet.layout.of_nodes(nodes))
+            for host in hosts:
+                link = self.fleet.links[host]
+                self.fleet.note(host, self._latest, self._n_changed)
+                link.batch.change(change)
+                link.needs.update(other for other in hosts if other != host)
+            self._n_changed += 1
+            for host in hosts:
+                self.fleet.send_if_many(host)
+
+    def choices(self, number: int, n_rows: int) -> np.ndarray:
+        """What a launch has read back. Waits for its host; can be asked once.
+
+        Args:
+          number: The launch's.
+          n_rows: Its rows.
+        """
+        return np.asarray(self.readings.pop(number))[:n_rows]
+
+    def take_lost(self) -> dict[int, int | None]:
+        """After an error, lets all hosts give up what is in flight, and tells what of it they have not carried out.
+
+        Returns:
+          For each such launch, by its number, the first of its parameter changes that was not made; None if the launch itself was not.
+        """
+        lost: dict[int, int | None] = {}
+        for sent in self.fleet.begin_anew():
+            lost.setdefault(sent.launch.number, sent.change)
+        return lost
+
+    def restart(self) -> None:
+        """Starts other hosts in place of those that there are. What these held is lost: the new ones begin as these did.
+
+        Raises:
+          HostError: If one does not start.
+        """
+        self.readings.clear()
+        self.fleet.restart()
+        self.expect_edges(self._expected)
+
+    def abandon(self) -> None:
+        """Lets all hosts forget what they keep for instances that are given up."""
+        with self.fleet.lock:
+            self.readings.clear()
+            for link in self.fleet.links:
+                link.batch.forget()
+
+    def _cross(self, launch: Launch, source: int, target: int) -> None:
+        """Lets one host read rows and send them, and another write them."""
+        is_back = launch.direction == BACKWARD
+        if not launch.n_rows:
+            return
+        bare = launch._replace(changes=()) if launch.changes else launch
+        start, end = (target, source) if is_back else (source, target)
+        self.fleet.note(start, launch)
+        self.fleet.links[start].batch.launch(bare, TAKE, end)
+        self.fleet.note(end, launch)
+        self.fleet.links[end].batch.launch(bare, PUT, start)
+        self.fleet.links[end].needs.add(start)
+        self.fleet.send_if_many(start)
+        self.fleet.send_if_many(end)
+
+    def _n_own(self, changes: Sequence[Change], host: int) -> int:
+        """How many of a launch's changes, from the first on, are updates of nodes of its host."""
+        host_of = self.fleet.layout.host_of_node
+        for n, change in enumerate(changes):
+            if not isinstance(change, Update) or host_of[change.node] != host:
+                return n
+        return len(changes)
+
+    # -- compiling, and questions
+
+    def expect_edges(self, stages: Mapping[int, EdgeSizes]) -> None:
+        """Tells hosts for how many edges their `edges` stages leave room.
+
+        Args:
+          stages: The expected edges of each, by its number.
+        """
+        self._expected |= stages
+        for host in self.fleet.everyone:
+            own = {n: (s.mean, s.spread) for n, s in stages.items() if self.fleet.layout.host_of_stage[n] == host}
+            if own:
+                self.fleet.ask([host], "expect edges", stages=own)
+
+    def warm(self, launch: Launch, capacities: Mapping[ArenaKey, int]) -> None:
+        """Lets hosts compile what a launch needs.
+
+        Args:
+          launch: The launch; its slots are the trash slot.
+          capacities: Rows of the arenas that it reads.
+        """
+        crossing = self.fleet.layout.crossings.get(launch.stage)
+        if crossing is None:
+            self._warm(self.fleet.layout.host_of_stage[launch.stage], launch, capacities, "whole")
+        elif launch.direction != BACKWARD or crossing[2]:
+            start, end = crossing[:2] if launch.direction != BACKWARD else (crossing[1], crossing[0])
+            self._warm(start, launch, capacities, "take")
+            self._warm(end, launch, capacities, "put")
+
+    def _warm(self, host: int, launch: Launch, capacities: Mapping[ArenaKey, int], half: str) -> None:
+        writer = BatchWriter(Names.of(self.plan))
+        writer.launch(launch)
+        self.fleet.ask([host], "warm", {host: writer.take()}, capacities=list(capacities.items()), half=half)
+
+    def idle_launches(
+        self, stage: Stage, direction: str, rows: int, messages: int, capacity: Callable[[ArenaKey], int]
+    ) -> Iterator[Launch]:
+        """Launches that do nothing, one of each size of a stage's dispatches, for `warm`.
+
+        Args:
+          stage: The stage.
+          direction: `forward`, `backward` or `infer`.
+          rows: The rows of the largest dispatch.
+          messages: The messages of the largest dispatch.
+          capacity: The rows that an arena has.
+        """
+        return idle_launches(stage, direction, rows, messages, capacity)
+
+    def can_update_at_once(self, launch: Launch) -> bool:
+        """Whether a launch's kernel can also update its stage's nodes.
+
+        Args:
+          launch: A backward launch, or one of a loss.
+        """
+        return launch.stage in self.fleet.can_update and launch.n_rows > 0
+
+    @property
+    def device_bytes(self) -> dict[str, int]:
+        """Bytes on the devices of all hosts."""
+        total: dict[str, int] = {}
+        for said, _ in self.fleet.ask(self.fleet.everyone, "device bytes"):
+            for name, n in said.items():
+                total[name] = total.get(name, 0) + n
+        return total
+
+    def record_row_bytes(self) -> dict[ArenaKey, int]:
+        """Bytes of recorded activations beside a row of each arena."""
+        total: dict[ArenaKey, int] = {}
+        for said, _ in self.fleet.ask(self.fleet.everyone, "record row bytes"):
+            for (space, shape, dtype), n in said:
+                total[space, tuple(shape), dtype] = total.get((space, tuple(shape), dtype), 0) + n
+        return total

@@ -1,0 +1,119 @@
+"""What hosts keep beside parameters, as the driver sees it: sums of losses, and how far hosts are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ampjax.engine.loss_metrics import LossSums, metric_names, together
+from ampjax.hosts.fleet import Fleet
+from ampjax.hosts.host_link import Ticket
+from ampjax.plan.planner import Plan
+from ampjax.sched.decisions.dispatch import Dispatch
+from ampjax.sched.decisions.parameter_changes import Average, Change, Merge
+
+
+class HostedLosses:
+    """The sums of losses and metrics that hosts keep.
+
+    Args:
+      plan: The plan.
+      fleet: The hosts.
+    """
+
+    def __init__(self, plan: Plan, fleet: Fleet):
+        self._plan, self._fleet, self._names = plan, fleet, metric_names(plan)
+
+    def take(self, train: bool) -> list[LossSums]:
+        """What the losses have added up since the last call. Waits for hosts.
+
+        Args:
+          train: In training, or in inference.
+
+        Returns:
+          One entry for each loss node.
+        """
+        host_of = self._fleet.layout.host_of_stage
+        lines: dict[int, np.ndarray] = {}
+        for stages, arrays in self._fleet.ask(sorted({host_of[n] for n in self._names}), "losses", train=train):
+            lines |= dict(zip(stages, arrays, strict=True))
+        return together(self._plan, self._names, lines)
+
+    def state(self) -> list[list[Any]]:
+        """What has been added up and not been taken; JSON can hold it. Waits for hosts."""
+        return [line for said, _ in self._fleet.ask(self._fleet.everyone, "losses so far") for line in said]
+
+    def resume(self, state: Iterable[Sequence[Any]]) -> None:
+        """Goes on adding up from another's `state`.
+
+        Args:
+          state: What `state` gave.
+        """
+        lines, host_of = list(state), self._fleet.layout.host_of_stage
+        for host in self._fleet.everyone:
+            self._fleet.ask([host], "resume losses", state=[line for line in lines if host_of[line[0]] == host])
+
+
+class HostedFences:
+    """How far hosts are: a fence is ready when a host has done a batch.
+
+    Args:
+      fleet: The hosts.
+    """
+
+    def __init__(self, fleet: Fleet):
+        self._fleet = fleet
+
+    def of_worker(self, worker: int) -> Ticket:
+        """A fence that is ready when a worker's host has done what was sent to it.
+
+        Args:
+          worker: Its number.
+        """
+        return self._of_host(self._fleet.layout.of_worker(worker))
+
+    def of_kernels(self, dispatch: Dispatch) -> list[Any]:
+        """Fences that are ready when the kernels of a dispatch have been done.
+
+        Args:
+          dispatch: The last one that was issued.
+        """
+        return [] if dispatch.stage < 0 else [self._of_host(self._fleet.layout.host_of_stage[dispatch.stage])]
+
+    def of_changes(self, changes: Sequence[Change]) -> list[Any]:
+        """Fences that are ready when parameter changes have been made.
+
+        Args:
+          changes: The last ones that were issued.
+        """
+        nodes = [n for c in changes for n in (c.nodes if isinstance(c, Average | Merge) else (c.node,))]
+        return [self._of_host(host) for host in self._fleet.layout.of_nodes(nodes)]
+
+    def warm(self) -> None:
+        """Compiles what fences run."""
+        self._fleet.ask(self._fleet.everyone, "warm fences")
+
+    def is_idle(self, worker: int) -> bool:
+        """Whether a worker's host has done what was sent to it.
+
+        Args:
+          worker: Its number.
+        """
+        return self.of_worker(worker).is_ready()
+
+    def wait_for(self, worker: int) -> None:
+        """Blocks until a worker's host has done what was issued to it.
+
+        Args:
+          worker: Its number.
+        """
+        self.of_worker(worker).block_until_ready()
+
+    def wait(self) -> None:
+        """Blocks until all hosts have done what was issued."""
+        self._fleet.ask(self._fleet.everyone, "wait")
+
+    def _of_host(self, host: int) -> Ticket:
+        return Ticket(self._fleet.links[host], lambda: self._fleet.send([host]))

@@ -1,0 +1,75 @@
+"""What users say about hosts, and what they can read of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ampjax.utils.setting_checks import at_least, one_of
+
+KINDS = "processes", "threads"
+"""What hosts can be."""
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """Where a trainer's workers are: on so many hosts, each with the memory spaces of some of them.
+
+    Args:
+      n: How many hosts.
+      kind: `processes` of this machine; or `threads` of this process, which need no start and gain no time: for tests, and for looking
+        at what a run on several hosts does.
+      spaces: Memory spaces of all hosts together, which workers share in equal parts; None for one on each host. A recording can be replayed
+        on any number of hosts with as many spaces.
+
+    Raises:
+      SettingsError: If one is outside what it can be.
+    """
+
+    n: int
+    kind: str = "processes"
+    spaces: int | None = None
+
+    def __post_init__(self) -> None:
+        at_least("hosts", self.n, 1)
+        one_of("hosts, kind", self.kind, KINDS)
+        if self.spaces is not None:
+            at_least("hosts, spaces", self.spaces, self.n)
+
+    @property
+    def n_spaces(self) -> int:
+        """Memory spaces of all hosts together."""
+        return self.spaces or self.n
+
+    @property
+    def host_of_space(self) -> tuple[int, ...]:
+        """The host of each memory space: the first spaces are on the first host."""
+        return tuple(space * self.n // self.n_spaces for space in range(self.n_spaces))
+
+    def space_of_workers(self, workers: int) -> list[int]:
+        """The memory space of each worker: the first workers have the first one.
+
+        Args:
+          workers: How many there are, as many as spaces at least.
+        """
+        return [worker * self.n_spaces // workers for worker in range(workers)]
+
+
+@dataclass(frozen=True)
+class HostState:
+    """What is known of a host.
+
+    Args:
+      name: What errors call it.
+      place: Where it is.
+      state: `running`, `failed` or `ended`.
+      nodes: The nodes whose parameters it keeps.
+      bytes_sent: Bytes of arrays that the driver has sent to it.
+      bytes_received: Bytes that have come back. Rows between hosts do not come by the driver.
+    """
+
+    name: str
+    place: str
+    state: str
+    nodes: tuple[str, ...]
+    bytes_sent: int
+    bytes_received: int

@@ -1,0 +1,79 @@
+"""Which host has what: memory spaces, and with them workers, stages, nodes and arenas of pumped payloads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ampjax.engine.kinds.stage_runner import needs_backward
+from ampjax.plan.planner import Plan
+from ampjax.plan.stages import HOST, ArenaKey
+
+
+class HostLayout:
+    """Where the parts of a plan are.
+
+    Args:
+      plan: The plan.
+      host_of_space: The host of each memory space.
+
+    Attributes:
+      n_hosts: How many hosts there are.
+      host_of_stage: The host of each stage's outputs.
+      host_of_node: The host of each node's parameters.
+      idle_backward: The transfer stages whose backward launches do nothing.
+      crossings: The transfer stages whose rows travel from one host to another: the two hosts, and whether gradients come back.
+    """
+
+    def __init__(self, plan: Plan, host_of_space: Sequence[int]):
+        self.host_of_space = tuple(host_of_space)
+        self.n_hosts = max(host_of_space) + 1
+        self._host_of_worker = [host_of_space[space] for space in plan.spaces]
+        stages = [stage for stage in plan.stages if stage.kind.is_dispatched]
+        self.host_of_stage = {stage.number: host_of_space[stage.space] for stage in stages}
+        self.host_of_node = {node: self._host_of_worker[worker] for node, worker in plan.worker_of.items()}
+        self.idle_backward = frozenset(s.number for s in stages if s.kind.is_transfer and not needs_backward(s))
+        self.crossings: dict[int, tuple[int, int, bool]] = {}
+        readers: dict[ArenaKey, dict[int, None]] = {}
+        for stage in stages:
+            ends = [host_of_space[space] for space in stage.spaces]
+            if ends[0] != ends[-1]:
+                self.crossings[stage.number] = ends[0], ends[-1], needs_backward(stage)
+            for port in stage.ports:
+                if port.space == HOST:
+                    readers.setdefault(port.arena, {})[self.host_of_stage[stage.number]] = None
+        self._readers = {key: tuple(hosts) for key, hosts in readers.items()}
+
+    def of_worker(self, worker: int) -> int:
+        """The host of a worker.
+
+        Args:
+          worker: Its number.
+        """
+        return self._host_of_worker[worker]
+
+    def readers(self, arena: ArenaKey) -> tuple[int, ...]:
+        """The hosts that read what is pumped into an arena in host memory.
+
+        Args:
+          arena: The arena.
+        """
+        return self._readers.get(arena, ())
+
+    def of_nodes(self, nodes: Iterable[str]) -> dict[int, list[str]]:
+        """Some nodes, by the host that keeps their parameters.
+
+        Args:
+          nodes: Their names.
+        """
+        found: dict[int, list[str]] = {}
+        for node in nodes:
+            found.setdefault(self.host_of_node[node], []).append(node)
+        return found
+
+    def spaces_of(self, host: int) -> list[int]:
+        """The memory spaces of a host.
+
+        Args:
+          host: Its number.
+        """
+        return [space for space, owner in enumerate(self.host_of_space) if owner == host]

@@ -1,0 +1,309 @@
+"""What a host is to do, in order, as a few arrays of numbers: launches, halves of transfers, pumped payloads, parameter changes.
+
+A batch is one message: whole numbers of all operations one after the other, the packs of launches in the layout that kernels take, further
+columns of whole numbers, floats, and pumped payloads as they are. Nothing in it is a program: a host reads numbers, and looks up stages,
+nodes and arenas in its own plan, which is the same as the driver's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ampjax.engine.kernels.launch import Launch
+from ampjax.plan.planner import Plan
+from ampjax.plan.stages import HOST, ArenaKey
+from ampjax.sched.decisions.dispatch import DIRECTIONS
+from ampjax.sched.decisions.packs import PackMemory
+from ampjax.sched.decisions.parameter_changes import Average, Change, Contribute, Merge, Update
+from ampjax.sched.programs.feeds import Feed
+from ampjax.unfold.rules.edges import Edges
+
+LAUNCH, TAKE, PUT, FEED, CHANGE, FORGET = range(6)
+"""Operations: a launch; the halves of a transfer from or to another host; a pumped payload; a parameter change; all that is in flight is given
+up."""
+
+_CHANGES = (Update, Average, Contribute, Merge)
+_DIRECTION = {name: number for number, name in enumerate(DIRECTIONS)}
+_BRINGS_UPDATES, _SIZES, _EDGES, _RANDOM, _VERSIONS, _DROP = (1 << n for n in range(6))
+
+
+class Operation(NamedTuple):
+    """One thing that a host does.
+
+    Args:
+      code: What it is.
+      peer: The other host of a transfer.
+      what: The launch, feed or change.
+    """
+
+    code: int
+    peer: int
+    what: Launch | Feed | Change | None
+
+
+@dataclass(frozen=True, eq=False)
+class Names:
+    """What numbers in operations stand for: the same in all processes, as it follows from the plan.
+
+    Args:
+      nodes: The nodes' names.
+      arenas: The arenas in host memory.
+    """
+
+    nodes: tuple[str, ...]
+    arenas: tuple[ArenaKey, ...]
+
+    @classmethod
+    def of(cls, plan: Plan) -> Names:
+        """The names of a plan.
+
+        Args:
+          plan: The plan.
+        """
+        arenas = dict.fromkeys(port.arena for stage in plan.stages for port in stage.ports if port.space == HOST)
+        return cls(tuple(plan.graph.nodes), tuple(arenas))
+
+
+class BatchWriter:
+    """Operations that wait to be sent to one host.
+
+    Args:
+      names: What numbers stand for.
+
+    Attributes:
+      n: How many there are.
+    """
+
+    def __init__(self, names: Names):
+        self._node = {name: number for number, name in enumerate(names.nodes)}
+        self._arena = {key: number for number, key in enumerate(names.arenas)}
+        self._groups: dict[str, int] = {}
+        self._clear()
+
+    def _clear(self) -> None:
+        self.n = 0
+        self._head: list[int] = []
+        self._packs: list[np.ndarray] = []
+        self._columns: list[np.ndarray] = []
+        self._floats: list[float] = []
+        self._payloads: list[np.ndarray] = []
+
+    def launch(self, launch: Launch, code: int = LAUNCH, peer: int = 0) -> None:
+        """Adds a launch, or half of a transfer.
+
+        Args:
+          launch: The launch; its changes are updates.
+          code: What it is.
+          peer: The other host of a transfer.
+        """
+        number, worker, stage, direction, n_messages, n_rows, n_ports, n_outputs, pack, size = launch[:10]
+        rare = self._flags(launch) if _has_more(launch) else 0
+        self._head += (code, peer, number, worker, stage, _DIRECTION[direction], n_messages, n_rows, n_ports, n_outputs)
+        self._head += (size, len(pack), len(launch.capacities), len(launch.changes), rare, *launch.capacities)
+        if size:
+            self._packs.append(pack)
+        else:
+            self._columns.append(pack)
+        for change in launch.changes:
+            assert isinstance(change, Update)
+            self._head += (self._node[change.node], change.count)
+            self._floats.append(change.mean_staleness)
+        if rare:
+            self._add_rare(launch)
+        self.n += 1
+
+    def feed(self, feed: Feed) -> None:
+        """Adds a pumped payload.
+
+        Args:
+          feed: The payload; copied, since a data set may use its buffers again.
+        """
+        self._head += (FEED, self._arena[feed.arena], len(feed.slots), feed.capacity)
+        self._columns.append(np.array(feed.slots))
+        self._payloads.append(np.array(feed.payload))
+        self.n += 1
+
+    def change(self, change: Change) -> None:
+        """Adds a parameter change.
+
+        Args:
+          change: The change.
+        """
+        if isinstance(change, Update):
+            self._head += (CHANGE, 0, 0, 1, self._node[change.node], change.count)
+            self._floats.append(change.mean_staleness)
+        else:
+            nodes = change.nodes if isinstance(change, Average | Merge) else (change.node,)
+            group = self._groups.setdefault(change.group, len(self._groups))
+            numbers = [self._node[node] for node in nodes]
+            self._head += (CHANGE, _CHANGES.index(type(change)), group, len(nodes), *numbers)
+        self.n += 1
+
+    def forget(self) -> None:
+        """Adds that all that is in flight is given up."""
+        self._head.append(FORGET)
+        self.n += 1
+
+    def take(self) -> list[np.ndarray]:
+        """Takes all that waits.
+
+        Returns:
+          The arrays of a message; `operations` reads them.
+        """
+        columns = [np.asarray(column, np.int64).ravel() for column in self._columns]
+        arrays = [
+            np.array(self._head, np.int64),
+            np.concatenate(self._packs) if self._packs else np.zeros(0, np.int32),
+            np.concatenate(columns) if columns else np.zeros(0, np.int64),
+            np.array(self._floats, np.float64),
+            *self._payloads,
+        ]
+        self._clear()
+        return arrays
+
+    def _flags(self, launch: Launch) -> int:
+        """What of a launch is there that most have not."""
+        edges = launch.edges
+        there = launch.brings_updates, launch.sizes is not None, edges is not None, edges is not None and edges.random
+        parts = *there, launch.versions is not None, launch.drop
+        some = sum(1 << bit for bit, is_there in enumerate(parts) if is_there)
+        return some | len(launch.scatter) << 8 | len(launch.seeds) << 16
+
+    def _add_rare(self, launch: Launch) -> None:
+        columns = [] if launch.sizes is None else [launch.sizes]
+        if launch.edges is not None:
+            e = launch.edges
+            columns += [np.array(e.counts.shape), e.senders, e.receivers, e.counts, e.n_rows]
+        columns += [*launch.scatter, *launch.seeds]
+        if launch.versions is not None:
+            columns.append(np.array(launch.versions, np.int64))
+        self._head += map(np.size, columns)
+        self._columns += columns
+
+
+def _has_more(launch: Launch) -> bool:
+    """Whether a launch has anything that most have not."""
+    has_columns = not (launch.sizes is None and launch.edges is None and launch.versions is None)
+    return has_columns or launch.brings_updates or len(launch.seeds) > 0 or len(launch.scatter) > 0
+
+
+class _Reader:
+    """Reads the arrays of a message one after the other."""
+
+    def __init__(self, arrays: Sequence[np.ndarray], memory: PackMemory):
+        head, packs, self._columns, floats, *self._payloads = arrays
+        self._head, self._head_at, self._column_at = head.tolist(), 0, 0
+        self._floats, self._payload = iter(floats.tolist()), iter(self._payloads)
+        self._packs, self._pack_at = memory.keep(packs) if len(packs) else (packs, 0)
+
+    def numbers(self, n: int) -> list[int]:
+        start, self._head_at = self._head_at, self._head_at + n
+        return self._head[start : self._head_at]
+
+    def column(self, n: int) -> np.ndarray:
+        start, self._column_at = self._column_at, self._column_at + n
+        return self._columns[start : self._column_at]
+
+    def pack(self, n: int) -> tuple[np.ndarray, int]:
+        start, self._pack_at = self._pack_at, self._pack_at + n
+        return self._packs[start : self._pack_at], start
+
+    def update(self, node: str, count: int) -> Update:
+        return Update(node, count, next(self._floats))
+
+    def payload(self) -> np.ndarray:
+        return next(self._payload)
+
+    @property
+    def more(self) -> bool:
+        return self._head_at < len(self._head)
+
+
+def operations(arrays: Sequence[np.ndarray], names: Names, memory: PackMemory) -> Iterator[Operation]:
+    """Reads what `BatchWriter.take` has given.
+
+    Args:
+      arrays: These.
+      names: What numbers stand for.
+      memory: Keeps the packs of launches, one behind the other, so that kernels take those that coalesce as one array.
+
+    Yields:
+      The operations in order.
+    """
+    read = _Reader(arrays, memory)
+    while read.more:
+        (code,) = read.numbers(1)
+        if code == FEED:
+            arena, n, capacity = read.numbers(3)
+            yield Operation(FEED, 0, Feed("", names.arenas[arena], read.column(n), read.payload(), capacity))
+        elif code == CHANGE:
+            yield Operation(CHANGE, 0, _change(read, names))
+        elif code == FORGET:
+            yield Operation(FORGET, 0, None)
+        else:
+            (peer,) = read.numbers(1)
+            yield Operation(code, peer, _launch(read, names))
+
+
+def _change(read: _Reader, names: Names) -> Change:
+    kind, group, n = read.numbers(3)
+    nodes = tuple(names.nodes[number] for number in read.numbers(n))
+    if kind == 0:
+        return read.update(nodes[0], *read.numbers(1))
+    if _CHANGES[kind] is Contribute:
+        return Contribute(f"{group}", nodes[0])
+    return (Average if _CHANGES[kind] is Average else Merge)(f"{group}", nodes)
+
+
+def _launch(read: _Reader, names: Names) -> Launch:
+    number, worker, stage, direction, n_messages, n_rows, n_ports, n_outputs, size, length = read.numbers(10)
+    n_capacities, n_changes, rare = read.numbers(3)
+    capacities = read.numbers(n_capacities)
+    pack, place = read.pack(length) if size else (read.column(length).astype(np.int32), 0)
+    updates = [read.numbers(2) for _ in range(n_changes)]
+    changes = tuple([read.update(names.nodes[node], count) for node, count in updates])
+    launch = Launch(
+        number,
+        worker,
+        stage,
+        DIRECTIONS[direction],
+        n_messages,
+        n_rows,
+        n_ports,
+        n_outputs,
+        pack,
+        size,
+        place,
+        capacities,
+        changes,
+    )
+    return launch._replace(**_rare(read, rare)) if rare else launch
+
+
+def _rare(read: _Reader, flags: int) -> dict[str, object]:
+    n_scatter, n_seeds = flags >> 8 & 255, flags >> 16
+    sizes, edges, versions = flags & _SIZES, flags & _EDGES, flags & _VERSIONS
+    lengths = iter(read.numbers(bool(sizes) + 5 * bool(edges) + n_scatter + n_seeds + bool(versions)))
+
+    def column() -> np.ndarray:
+        return read.column(next(lengths))
+
+    return {
+        "brings_updates": bool(flags & _BRINGS_UPDATES),
+        "sizes": column() if sizes else None,
+        "edges": _edges(column, bool(flags & _RANDOM)) if edges else None,
+        "scatter": [column() for _ in range(n_scatter)],
+        "seeds": [column().astype(np.uint32) for _ in range(n_seeds)],
+        "versions": tuple(column().tolist()) if versions else None,
+        "drop": bool(flags & _DROP),
+    }
+
+
+def _edges(column: Callable[[], np.ndarray], random: bool) -> Edges:
+    shape = column()
+    senders, receivers, counts, n_rows = (column() for _ in range(4))
+    return Edges(senders, receivers, counts.reshape(shape), n_rows, random)

@@ -1,0 +1,202 @@
+"""What a driver asks of a host now and then, beside batches: parameters, sums of losses, compilations, sizes.
+
+A question has a name and values by name, as JSON, and arrays; so has its answer.
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ampjax.cluster import Message
+from ampjax.engine.executor import Executor
+from ampjax.engine.kernels.edge_sizes import EdgeSizes
+from ampjax.engine.kernels.launch import Launch
+from ampjax.hosts.operations import Names, operations
+from ampjax.plan.stages import HOST
+from ampjax.sched.decisions.packs import PackMemory
+
+Arrays = Sequence[np.ndarray]
+Answer = tuple[Any, Arrays]
+"""What JSON can hold, and arrays."""
+
+TREES = "params", "opt_state", "accumulators"
+"""What is kept of each node."""
+
+
+def question(number: int, name: str, arrays: Arrays = (), **values: Any) -> Message:
+    """Puts a question.
+
+    Args:
+      number: Its number; the answer has the same.
+      name: What is asked: one of `_ANSWERS`.
+      arrays: Arrays that go with it.
+      **values: Values that JSON can hold.
+    """
+    return Message("ask", (number,), json.dumps({"name": name, **values}), tuple(arrays))
+
+
+def answer(executor: Executor, names: Names, asked: Message) -> Message:
+    """Answers a question.
+
+    Args:
+      executor: The host's.
+      names: What numbers in operations stand for.
+      asked: The question.
+
+    Returns:
+      The answer; of kind `refused`, with a traceback, if it could not be answered.
+    """
+    try:
+        values = json.loads(asked.text)
+        said, arrays = _ANSWERS[values.pop("name")](executor, names, asked.arrays, **values)
+        return Message("answer", asked.numbers, json.dumps(said), tuple(arrays))
+    except Exception as error:  # the driver raises it
+        return Message("refused", asked.numbers, "".join(traceback.format_exception(error)))
+
+
+def leaves_of(trees: Mapping[str, Any], nodes: Sequence[str]) -> list[np.ndarray]:
+    """The leaves of some nodes' trees, one after the other.
+
+    Args:
+      trees: A tree for each node.
+      nodes: The nodes' names.
+    """
+    return [np.asarray(leaf) for node in nodes for leaf in jax.tree.leaves(trees[node])]
+
+
+def with_leaves(like: Mapping[str, Any], nodes: Sequence[str], leaves: Arrays) -> dict[str, Any]:
+    """Trees from leaves, one after the other.
+
+    Args:
+      like: For each node a tree, or the structure of one.
+      nodes: The nodes' names.
+      leaves: What `leaves_of` gave.
+    """
+    found, at = {}, 0
+    for node in nodes:
+        structure = like[node] if isinstance(like[node], jax.tree_util.PyTreeDef) else jax.tree.structure(like[node])
+        found[node] = jax.tree.unflatten(structure, leaves[at : at + structure.num_leaves])
+        at += structure.num_leaves
+    return found
+
+
+def _trees(executor: Executor, names: Names, arrays: Arrays, which: str, nodes: list[str]) -> Answer:
+    return None, leaves_of(getattr(executor.store, which), nodes)
+
+
+def _set_params(executor: Executor, names: Names, arrays: Arrays, node: str) -> Answer:
+    executor.store.set_params(node, with_leaves(executor.store.params, [node], arrays)[node])
+    return None, ()
+
+
+def _restore(executor: Executor, names: Names, arrays: Arrays, nodes: list[str]) -> Answer:
+    store, at, trees = executor.store, 0, []
+    for which in TREES:
+        like = getattr(store, which)
+        n = sum(jax.tree.structure(like[node]).num_leaves for node in nodes)
+        trees.append(with_leaves(like, nodes, arrays[at : at + n]))
+        at += n
+    store.restore(*trees)
+    return None, ()
+
+
+def _losses(executor: Executor, names: Names, arrays: Arrays, train: bool) -> Answer:
+    lines = executor.losses.take_lines(train)
+    return list(lines), list(lines.values())
+
+
+def _losses_state(executor: Executor, names: Names, arrays: Arrays) -> Answer:
+    return executor.losses.state(), ()
+
+
+def _resume_losses(executor: Executor, names: Names, arrays: Arrays, state: list[list[Any]]) -> Answer:
+    executor.losses.resume(state)
+    return None, ()
+
+
+def _forget(executor: Executor, names: Names, arrays: Arrays) -> Answer:
+    executor.store.forget()
+    return None, ()
+
+
+def _wait(executor: Executor, names: Names, arrays: Arrays) -> Answer:
+    executor.fences.wait()
+    return None, ()
+
+
+def _warm_fences(executor: Executor, names: Names, arrays: Arrays) -> Answer:
+    executor.fences.warm()
+    return None, ()
+
+
+def _device_bytes(executor: Executor, names: Names, arrays: Arrays) -> Answer:
+    return executor.device_bytes, ()
+
+
+def _record_row_bytes(executor: Executor, names: Names, arrays: Arrays) -> Answer:
+    return [[[key[0], list(key[1]), key[2]], n] for key, n in executor.record_row_bytes().items()], ()
+
+
+def _expect_edges(executor: Executor, names: Names, arrays: Arrays, stages: dict[str, Any]) -> Answer:
+    sizes = {int(stage): EdgeSizes(tuple(mean), tuple(spread)) for stage, (mean, spread) in stages.items()}
+    executor.expect_edges(sizes)
+    return None, ()
+
+
+def _can_update(executor: Executor, names: Names, arrays: Arrays) -> Answer:
+    return executor.backward_runs.updating, ()
+
+
+def _warm(executor: Executor, names: Names, arrays: Arrays, capacities: list[Any], half: str) -> Answer:
+    (operation,) = operations(arrays, names, PackMemory())
+    launch = operation.what
+    assert isinstance(launch, Launch)
+    own, stage = executor.arenas.devices, executor.plan.stages[launch.stage]
+    keys = [((space, tuple(shape), dtype), n) for (space, shape, dtype), n in capacities]
+    for key, n in (*keys, *zip(stage.arenas, launch.capacities, strict=True)):
+        if key[0] == HOST or key[0] in own:
+            executor.arenas.ensure(key, n)
+    if half == "take":
+        executor.take(launch)
+    elif half == "put":
+        executor.put(launch, np.zeros((launch.size or launch.n_rows, *stage.outputs[0].shape), stage.outputs[0].dtype))
+    else:
+        executor.warm(launch, {})
+    return None, ()
+
+
+def _warm_update(executor: Executor, names: Names, arrays: Arrays, node: str) -> Answer:
+    executor.store.warm_update(node)
+    return None, ()
+
+
+def _warm_average(executor: Executor, names: Names, arrays: Arrays, nodes: list[str]) -> Answer:
+    executor.store.warm_average(nodes)
+    return None, ()
+
+
+_ANSWERS: Mapping[str, Callable[..., Answer]] = {
+    "trees": _trees,
+    "set params": _set_params,
+    "restore": _restore,
+    "losses": _losses,
+    "losses so far": _losses_state,
+    "resume losses": _resume_losses,
+    "forget": _forget,
+    "wait": _wait,
+    "warm fences": _warm_fences,
+    "device bytes": _device_bytes,
+    "record row bytes": _record_row_bytes,
+    "expect edges": _expect_edges,
+    "can update": _can_update,
+    "warm": _warm,
+    "warm update": _warm_update,
+    "warm average": _warm_average,
+}
+"""Who answers what."""

@@ -1,0 +1,45 @@
+"""Runs on hosts: the same trainer in this process and on hosts that are threads of it."""
+
+from contextlib import contextmanager
+
+import jax
+import numpy as np
+
+import ampjax as amp
+from ampjax.engine.parameters import NodeTraining
+from ampjax.hosts.host_program import HostProgram
+from ampjax.hosts.hosts import Hosts
+from ampjax.hosts.in_threads import start_threads
+
+
+def trainer(graph, tx, n_hosts, spaces, **options):
+    """A trainer on so many hosts, with `spaces` memory spaces; 0 hosts: in this process."""
+    if n_hosts:
+        return amp.Trainer(graph, tx, hosts=amp.Hosts(n_hosts, "threads", spaces), **{"workers": spaces} | options)
+    return amp.Trainer(graph, tx, devices=[jax.devices()[0]] * spaces, **{"workers": spaces} | options)
+
+
+@contextmanager
+def on_hosts(engine, n_hosts, params, tx=None):
+    """Lets a `laws.Engine` run on hosts as long as this is open; frozen without `tx`."""
+    from support.laws import FROZEN
+
+    s, n_spaces = engine.schedule.settings, max(engine.plan.spaces) + 1
+    training = dict.fromkeys(engine.graph.parameterised, NodeTraining(tx or FROZEN, s.gradient))
+    placed = (
+        engine.plan.worker_of,
+        engine.plan.spaces,
+        s.fuse,
+        Hosts(min(n_hosts, n_spaces), "threads", n_spaces).host_of_space,
+    )
+    values = jax.tree.map(np.asarray, params), training, engine.scheduler.settings.stashed
+    engine.executor = start_threads(HostProgram(engine.graph, *placed, *values), engine.plan, jax.devices()[:1])
+    try:
+        yield
+    finally:
+        engine.executor.fleet.close()
+
+
+def assert_same(one, other):
+    """Both have the same bits."""
+    jax.tree.map(np.testing.assert_array_equal, one, other)

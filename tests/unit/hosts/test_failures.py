@@ -1,0 +1,64 @@
+"""What happens when a host fails: the driver raises an error that names it, nothing hangs, and what was carried out is counted."""
+
+import threading
+
+import numpy as np
+import optax
+import pytest
+from support.hosted import trainer
+
+import ampjax as amp
+from ampjax.engine.executor import Executor
+from ampjax.errors import HostError
+
+N = 60
+
+
+def pipeline():
+    """Two nodes whose accumulated gradients count their rows."""
+    with amp.Graph() as g:
+        x = amp.pump("x", shape=())
+        y = amp.ppt("a", lambda p, v: p + v, params=lambda key: np.float32(0.0))(x)
+        amp.loss("loss", lambda v: v)(amp.ppt("b", lambda p, v: p + v, params=lambda key: np.float32(0.0))(y))
+    return g
+
+
+def fails_once(monkeypatch, host, after):
+    """Lets a host's executor fail, once, after so many calls."""
+    run, left = Executor.run, [after]
+
+    def run_or_fail(self, launches):
+        if threading.current_thread().name == f"ampjax host {host}":
+            left[0] -= 1
+            if left[0] == 0:
+                raise ZeroDivisionError("a body's own mistake")
+        return run(self, launches)
+
+    monkeypatch.setattr(Executor, "run", run_or_fail)
+
+
+@pytest.mark.parametrize(("host", "after"), [(0, 1), (1, 3), (0, 8), (1, 20)])
+def test_an_error_on_a_host_names_it_and_leaves_counts_that_are_true(monkeypatch, host, after):
+    options = {"affinity": {"a": 0, "b": 1, "loss": 1}, "min_update_interval": 1 << 40, "gradient": "sum"}
+    there = trainer(pipeline(), optax.sgd(0.1), 2, 2, max_active_keys=4, max_dispatch_size=1, fuse=False, **options)
+    data = [{"x": np.float32(i)} for i in range(N)]
+    fails_once(monkeypatch, host, after)
+    with pytest.raises(HostError, match=rf"host `host{host}`, dispatch \d+ of `.*`.*(?s:.*)a body's own mistake"):
+        there.fit(data, epochs=1, progress=False)
+    for total, rows in there.gradients.values():
+        assert float(total) == rows < N
+    before = {node: rows for node, (_, rows) in there.gradients.items()}
+    there.fit(data, epochs=1, progress=False)
+    assert {node: rows for node, (_, rows) in there.gradients.items()} == {n: rows + N for n, rows in before.items()}
+    for total, rows in there.gradients.values():
+        assert float(total) == rows
+    assert [state.state for state in there.hosts] == ["running"] * 2
+    there.close()
+
+
+def test_a_question_that_can_not_be_answered(monkeypatch):
+    there = trainer(pipeline(), optax.sgd(0.1), 2, 2)
+    with pytest.raises(HostError, match=r"host `host1`: expected an answer, got an error there(?s:.*)KeyError"):
+        there.session.executor.fleet.ask([1], "trees", which="params", nodes=["nobody"])
+    assert set(there.params) == {"a", "b"}
+    there.close()

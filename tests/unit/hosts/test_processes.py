@@ -1,0 +1,96 @@
+"""Hosts that are processes of this machine: the same bits as in this process, and what happens when one dies or hangs."""
+
+import os
+import signal
+import threading
+import time
+
+import jax
+import numpy as np
+import optax
+import pytest
+from support.hosted import assert_same
+from support.models import model
+
+import ampjax as amp
+from ampjax.errors import HostError, SettingsError
+
+pytestmark = pytest.mark.slow
+
+
+def process_of(state):
+    """The number of a host's process."""
+    return int(state.place.split()[-1])
+
+
+def is_there(process):
+    """Whether a process has not ended."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_recorded_run_gives_the_same_bits_on_two_processes_and_a_dead_host_is_noticed(tmp_path):
+    graph, data = model("sequences in replicas")
+    options = {
+        "max_active_keys": 4,
+        "min_update_interval": 6,
+        "arena_rows": 256,
+        "workers": 2,
+        "replica_sync": ("message", 2),
+    }
+    here = amp.Trainer(graph, optax.adam(0.01), devices=jax.devices()[:1] * 2, **options)
+    history = here.fit(data, data, epochs=2, progress=False, record=tmp_path / "run.trace")
+    there = amp.Trainer(graph, optax.adam(0.01), hosts=2, **options)
+    processes = [process_of(state) for state in there.hosts]
+    again = amp.replay(tmp_path / "run.trace", there, data, data, progress=False)
+    assert_same(there.params, here.params)
+    assert [(e.train, e.valid) for e in again.epochs] == [(e.train, e.valid) for e in history.epochs]
+    assert all(state.bytes_sent and state.bytes_received for state in there.hosts)
+
+    os.kill(processes[1], signal.SIGKILL)
+    began = time.monotonic()
+    with pytest.raises(HostError, match="host1"):
+        there.fit(data, epochs=100, progress=False)
+    assert time.monotonic() - began < 2.0  # as the issue asks for
+    assert [state.state for state in there.hosts] == ["running", "ended"]
+    there.close()
+    assert not any(map(is_there, processes))
+
+
+def test_a_graph_that_can_not_travel():
+    lock = threading.Lock()
+
+    def body(p, x):
+        assert lock
+        return p * x
+
+    with amp.Graph() as g:
+        x = amp.pump("x", shape=())
+        amp.sink("y", amp.ppt("double", body, params=lambda key: np.float32(2.0))(x))
+    with pytest.raises(SettingsError, match=r"something that can travel to another process, got(?s:.*)lock"):
+        amp.Trainer(g, hosts=2)
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_fit_with_snapshots_goes_on_with_the_same_bits_when_a_host_dies_or_hangs(sign, tmp_path):
+    graph, data = model("sequences")
+    options = {"mode": "pipeline", "max_active_keys": 4, "arena_rows": 256, "workers": 2}
+    options["affinity"] = {name: int(name != "linear1") for name in amp.Trainer(graph, **options).plan.worker_of}
+    here = amp.Trainer(graph, optax.adam(0.01), devices=jax.devices()[:1] * 2, **options)
+    history = here.fit(data, epochs=4, progress=False)
+    there = amp.Trainer(graph, optax.adam(0.01), hosts=2, snapshot=tmp_path / "snapshots", **options)
+    first = [process_of(state) for state in there.hosts]
+
+    def lose_a_host(trainer, epoch):
+        if epoch.epoch == 2 and process_of(trainer.hosts[1]) == first[1]:
+            os.kill(first[1], sign)
+
+    again = there.fit(data, epochs=4, progress=False, callbacks=[lose_a_host])
+    assert_same(there.params, here.params)
+    assert [e.train for e in again.epochs] == [e.train for e in history.epochs]
+    assert len(again.resumed) == 1 and again.resumed[0]["epoch"] in (2, 3)
+    assert not any(map(is_there, first)) and [state.state for state in there.hosts] == ["running"] * 2
+    there.close()
