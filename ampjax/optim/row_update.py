@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ampjax.jaxprs.flat_program import is_literal, trace
 from ampjax.optim.node_update import gradient_of
 from ampjax.optim.split_rows import ALONE, split_alone
 from ampjax.optim.split_transform import Split
+from ampjax.optim.told_staleness import asks_staleness
 
 CHUNK = 1_024
 """Rows in one call: a fixed number, since each other number would be compiled anew."""
@@ -109,21 +109,10 @@ def make_row_update(
     try:
         split = split_alone(tx, shape, dtype)
         alone = (
-            not split.n_rounds and split.rules[ALONE].zero_gradient_is_noop and not _asks_staleness(tx, shape, dtype)
+            not split.n_rounds
+            and split.rules[ALONE].zero_gradient_is_noop
+            and not asks_staleness(tx, jax.ShapeDtypeStruct(shape, dtype))
         )
     except Exception:  # a user's transform may raise anything while it is traced: the update of whole tables will tell
         return None
     return RowUpdate(split, gradient) if alone else None
-
-
-def _asks_staleness(tx: optax.GradientTransformation, shape: tuple[int, ...], dtype: np.dtype) -> bool:
-    """Whether updates depend on the staleness that they are told."""
-    table = jax.ShapeDtypeStruct(shape, dtype)
-    step, state = optax.with_extra_args_support(tx), jax.eval_shape(tx.init, table)
-
-    def update(staleness: Any, grads: Any, state: Any, params: Any) -> Any:
-        return step.update(grads, state, params, staleness=staleness)
-
-    flat = trace(update, jax.ShapeDtypeStruct((), np.float32), table, state, table)
-    read = [*(atom for equation in flat.equations for atom in equation.invars), *flat.outputs]
-    return any(not is_literal(atom) and atom is flat.inputs[0] for atom in read)

@@ -46,7 +46,8 @@ def get_runner(
         the mean over examples and `mean` in the settings (or sums and `sum`), replicas together compute the single-device step.
       params: A pytree of float arrays; copied at the first batch.
       tx: An optax transform, which must work row by row on sparse variables. Without sparse variables and servers, it gets the loss as
-        `value`.
+        `value`. Transforms that ask for `staleness` are told how many updates were made since the gradients' parameters were pulled: 0 with
+        a barrier. Their state then stands in a `ToldState`, on tables, too.
       resource_info: A resource file, `Resources`, or None for all local devices as one machine.
       config: The settings.
       partitioners: Which sparse variables share a number of partitions.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import jax
 import numpy as np
 
 from ampjax.errors import EquivalenceWarning, SettingsError
+from ampjax.optim.told_staleness import told_if_asked
 from ampjax.parallel import runner_files
 from ampjax.parallel.config.partitioner import Group, Partitioner
 from ampjax.parallel.config.trainable_params import checked_params
@@ -54,8 +56,9 @@ class Runner:
     def __init__(
         self, setup: RunnerSetup, params: Tree, partitioners: Sequence[Partitioner], clock: Callable[[], float]
     ):
-        self.setup, self.steps = setup, 0
-        self._model: InitialModel | BuiltModel = InitialModel(setup.tx, checked_params(params))
+        first = checked_params(params)
+        self.setup, self.steps = replace(setup, tx=told_if_asked(setup.tx, first)), 0
+        self._model: InitialModel | BuiltModel = InitialModel(self.setup.tx, first)
         self._partitioners, self._clock = list(partitioners), clock
         self._searches: Searches | None = None
         self._equivalence = Equivalence(skipped="there was no batch yet")

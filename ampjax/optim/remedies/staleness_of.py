@@ -21,6 +21,6 @@ def staleness_of(remedy: str, staleness: Any) -> jax.Array:
       SettingsError: If there was none.
     """
     if staleness is None:
-        fix = "Nodes of a graph pass it, and `ampjax.optim.delayed`; else pass it to `tx.update`."
+        fix = "Nodes of a graph pass it, runners and `ampjax.optim.delayed`; else pass it to `tx.update`."
         raise SettingsError(f"`{remedy}`, update", "the extra argument `staleness`", "none", fix)
     return jnp.asarray(staleness, jnp.float32)

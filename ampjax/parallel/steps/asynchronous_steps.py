@@ -169,6 +169,7 @@ class AsyncStep(HomedStep):
             served = self._served(path)
             waiting[path] = [naming_variable(path, lambda s=served, rows=rows, g=grads: s.push_from(machine, rows, g))]
         grads = self._dense.push_from(machine, jax.tree.map(np.asarray, work.result.grads))
+        self._dense.tell(self.version - work.version)
         self.homes.update(grads, waiting)
 
     @property
