@@ -34,10 +34,10 @@ def batches(n=5):
     return [{"ids": rng.integers(0, 12, 8), "y": rng.normal(size=8).astype(np.float32)} for _ in range(n)]
 
 
-def make(tx, **options):
+def make(tx, sync=False, **options):
     devices = jax.local_devices()
     machines = Resources(tuple(Machine(name, (devices[i],)) for i, name in enumerate("abcd")))
-    return px.get_runner(loss_fn, PARAMS, tx, machines, px.ParallaxConfig(**{"sync": False} | options))
+    return px.get_runner(loss_fn, PARAMS, tx, machines, px.ParallaxConfig(sync=sync, **options))
 
 
 def expected(tx, max_staleness):
