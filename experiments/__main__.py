@@ -81,6 +81,7 @@ COMMANDS: Mapping[str, Command] = {
     "bench memory": Command("bench.memory", "MemoryBench"),
     "bench lifetimes": Command("bench.lifetimes", "LifetimesBench"),
     "bench workers": Command("bench.workers", "WorkersBench"),
+    "bench hosts": Command("bench.hosts", "HostsBench"),
     "bench parallax": Command("bench.parallax", "ParallaxBench"),
     "bench simulate": Command("bench.simulate", "SimulateOptions"),
     "bench control": Command("bench.control", "ControlOptions"),

@@ -73,6 +73,7 @@ class Options:
       replicas: Copies of the layers that do most of the work; they share one network's other layers.
       copies: Copies of the whole network, each on a worker of its own.
       workers: Workers; each has a device of its own.
+      hosts: Processes that the workers are on, at least one worker on each; 0: all are in this one.
       epochs: Epochs at most.
       seed: One seed or several; each is a run of its own.
       mode: `async`: nodes update themselves. `pipeline`: max-active-keys instances, then an update. `sync`: one instance, then an update.
@@ -101,6 +102,7 @@ class Options:
     replicas: int = 1
     copies: int = 1
     workers: int = 1
+    hosts: int = 0
     epochs: int = 10
     seed: tuple[int, ...] = (0,)
     mode: Literal["async", "pipeline", "sync"] = "async"
@@ -240,7 +242,8 @@ def run(name: str, options: Options, tasks: Callable[[int], Task], console: Cons
         console.print(
             f"{name}: seed {seed}, {s.mode}, max_active_keys {s.in_flight}, min_update_interval {s.min_update_interval}, {options.replicas} replica(s), {s.workers} worker(s), {len(jax.devices())} device(s)"
         )
-        trainer = amp.Trainer(task.graph, task.tx, cost=machine(options, task), settings=s)
+        trainer = amp.Trainer(task.graph, task.tx, cost=machine(options, task), hosts=options.hosts or None, settings=s)
+        s = trainer.settings  # hosts may have more workers
         if not histories:
             record.unlink(missing_ok=True)
         label = {
@@ -276,6 +279,10 @@ def run(name: str, options: Options, tasks: Callable[[int], Task], console: Cons
         ):
             console.print("Runs end at the target; with --keep-going they train all epochs.", soft_wrap=True)
         _pictures(folder, name, histories, options, task, trainer)
+        for host in trainer.hosts:
+            traffic = f"{host.bytes_sent / 1e6:.1f} MB sent, {host.bytes_received / 1e6:.1f} MB received"
+            console.print(f"{host.name} ({host.place}): {len(host.nodes)} node(s) with parameters, {traffic}")
+        trainer.close()
         console.print(f"{seeds}; history, convergence plot and Gantt chart are in {folder}")
     return list(histories.values())
 

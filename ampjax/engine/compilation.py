@@ -11,6 +11,7 @@ import jax
 
 from ampjax.engine.executor_protocol import AnyExecutor
 from ampjax.engine.kernels.launch import Launch
+from ampjax.engine.kinds.idle_launch import idle_launches
 from ampjax.plan.ladders import ladder_for
 from ampjax.plan.stages import Stage
 from ampjax.sched.decisions.dispatch import BACKWARD, FORWARD, INFER
@@ -102,7 +103,7 @@ def ladders(
                 continue
             jobs: list[Callable[[], object]] = []
             reads = {port.arena: scheduler.tables.capacity(port.arena) for port in stage.ports}
-            for idle in executor.idle_launches(stage, direction, rows, messages, scheduler.tables.capacity):
+            for idle in idle_launches(stage, direction, rows, messages, scheduler.tables.capacity):
                 jobs.append(partial(executor.warm, idle, reads))
                 if _may_update(executor, scheduler, stage, idle):
                     updates = [Update(node, idle.n_rows) for node in stage.params]

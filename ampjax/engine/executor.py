@@ -8,7 +8,7 @@ are looked up when a launch runs, so order is all that correctness needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,12 @@ from ampjax.engine.fences import Fences
 from ampjax.engine.kernels.coalescing import Coalesced
 from ampjax.engine.kernels.edge_sizes import EdgeSizes
 from ampjax.engine.kernels.launch import CHANGES_ONLY, Launch
-from ampjax.engine.kinds.idle_launch import idle_launches
 from ampjax.engine.kinds.make_runner import make_runner
 from ampjax.engine.kinds.transfer_runner import TransferRunner
 from ampjax.engine.loss_metrics import LossMetrics
 from ampjax.engine.parameters import NodeTraining, ParameterStore, on_copies
 from ampjax.plan.planner import Plan
-from ampjax.plan.stages import ArenaKey, Stage
+from ampjax.plan.stages import ArenaKey
 from ampjax.sched.decisions.dispatch import BACKWARD, FORWARD
 from ampjax.sched.decisions.parameter_changes import Change, Update
 from ampjax.sched.programs.feeds import Feed
@@ -236,20 +235,6 @@ class Executor:
         own = self.store.on_copies(self.plan.stages[launch.stage].params, changed)
         with own, on_copies((self.losses.sums, [*self.losses.sums]), (self.readings, ())):
             self.run([launch])
-
-    def idle_launches(
-        self, stage: Stage, direction: str, rows: int, messages: int, capacity: Callable[[ArenaKey], int]
-    ) -> Iterator[Launch]:
-        """Launches that do nothing, one of each size of a stage's dispatches, for `warm`.
-
-        Args:
-          stage: The stage.
-          direction: `forward`, `backward` or `infer`.
-          rows: The rows of the largest dispatch.
-          messages: The messages of the largest dispatch.
-          capacity: The rows that an arena has.
-        """
-        return idle_launches(stage, direction, rows, messages, capacity)
 
     def can_update_at_once(self, launch: Launch) -> bool:
         """Whether a launch's kernel can also update its stage's nodes.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,7 +12,7 @@ from ampjax.engine.kernels.edge_sizes import EdgeSizes
 from ampjax.engine.kernels.launch import Launch
 from ampjax.engine.loss_metrics import LossSums
 from ampjax.plan.planner import Plan
-from ampjax.plan.stages import ArenaKey, Stage
+from ampjax.plan.stages import ArenaKey
 from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.sched.decisions.parameter_changes import Change
 from ampjax.sched.programs.feeds import Feed
@@ -185,12 +185,6 @@ class AnyExecutor(Protocol):
 
     def warm(self, launch: Launch, capacities: Mapping[ArenaKey, int]) -> None:
         """As `Executor.warm`."""
-        ...
-
-    def idle_launches(
-        self, stage: Stage, direction: str, rows: int, messages: int, capacity: Callable[[ArenaKey], int]
-    ) -> Iterator[Launch]:
-        """As `Executor.idle_launches`."""
         ...
 
     def can_update_at_once(self, launch: Launch) -> bool:

@@ -9,10 +9,10 @@ from ampjax.cluster import Channel, Message
 from ampjax.errors import HostError
 from ampjax.hosts.fleet import Fleet, Ready
 from ampjax.hosts.host_link import HostLink
-from ampjax.hosts.host_program import HostProgram
 from ampjax.hosts.hosted_executor import HostedExecutor
 from ampjax.hosts.hosted_store import HostedStore
 from ampjax.hosts.layout import HostLayout
+from ampjax.hosts.make_host import HostProgram
 from ampjax.hosts.operations import Names
 from ampjax.plan.planner import Plan
 

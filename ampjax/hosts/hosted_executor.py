@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,14 +10,13 @@ import numpy as np
 from ampjax.engine.kernels.coalescing import Coalesced
 from ampjax.engine.kernels.edge_sizes import EdgeSizes
 from ampjax.engine.kernels.launch import CHANGES_ONLY, Launch
-from ampjax.engine.kinds.idle_launch import idle_launches
 from ampjax.hosts.fleet import KEPT, Fleet
 from ampjax.hosts.host_link import RemoteRows
 from ampjax.hosts.hosted_parts import HostedFences, HostedLosses
 from ampjax.hosts.hosted_store import HostedStore
 from ampjax.hosts.operations import PUT, TAKE, BatchWriter, Names
 from ampjax.plan.planner import Plan
-from ampjax.plan.stages import ArenaKey, Stage
+from ampjax.plan.stages import ArenaKey
 from ampjax.sched.decisions.dispatch import BACKWARD
 from ampjax.sched.decisions.parameter_changes import Average, Change, Merge, Update
 from ampjax.sched.programs.feeds import Feed
@@ -226,20 +225,6 @@ class HostedExecutor:
         writer = BatchWriter(Names.of(self.plan))
         writer.launch(launch)
         self.fleet.ask([host], "warm", {host: writer.take()}, capacities=list(capacities.items()), half=half)
-
-    def idle_launches(
-        self, stage: Stage, direction: str, rows: int, messages: int, capacity: Callable[[ArenaKey], int]
-    ) -> Iterator[Launch]:
-        """Launches that do nothing, one of each size of a stage's dispatches, for `warm`.
-
-        Args:
-          stage: The stage.
-          direction: `forward`, `backward` or `infer`.
-          rows: The rows of the largest dispatch.
-          messages: The messages of the largest dispatch.
-          capacity: The rows that an arena has.
-        """
-        return idle_launches(stage, direction, rows, messages, capacity)
 
     def can_update_at_once(self, launch: Launch) -> bool:
         """Whether a launch's kernel can also update its stage's nodes.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from ampjax.cluster import HostContext, HostOptions, spawn
 from ampjax.cluster.hosts.launcher import Launcher
 from ampjax.hosts.connect import Running, connect
-from ampjax.hosts.host_program import BETWEEN_HOSTS, HostProgram
 from ampjax.hosts.hosted_executor import HostedExecutor
+from ampjax.hosts.make_host import BETWEEN_HOSTS, HostProgram
 from ampjax.plan.planner import Plan
 
 ONE_DEVICE = {"JAX_NUM_CPU_DEVICES": "1"}

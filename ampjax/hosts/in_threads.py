@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from ampjax.cluster import memory_pair
 from ampjax.devices.allreduce import Device
 from ampjax.hosts.connect import Running, connect
-from ampjax.hosts.host_program import BETWEEN_HOSTS, HostProgram
 from ampjax.hosts.hosted_executor import HostedExecutor
+from ampjax.hosts.make_host import BETWEEN_HOSTS, HostProgram
 from ampjax.plan.planner import Plan
 
 

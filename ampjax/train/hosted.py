@@ -11,11 +11,11 @@ import numpy as np
 import optax
 
 from ampjax.devices.allreduce import Device
-from ampjax.hosts.host_program import HostProgram
 from ampjax.hosts.hosted_executor import HostedExecutor
 from ampjax.hosts.hosts import Hosts
 from ampjax.hosts.in_processes import start_processes
 from ampjax.hosts.in_threads import start_threads
+from ampjax.hosts.make_host import HostProgram
 from ampjax.plan.planner import Plan
 from ampjax.train.assemble import node_training, scheduler_settings
 from ampjax.train.initial_params import initial_params

@@ -18,7 +18,7 @@ PUBLIC = {
         pump  topology  ppt  npt  nn  concat  split  loss  sink  discard
         phi  isu  relabel  bcast  route_by  replicate
         flatmap  repeat  group  ungroup  distribute  collect  reduce
-        Trainer  Settings  Snapshots  Trace  replay  verify  check_numerics  simulate  profile
+        Trainer  Settings  Snapshots  Hosts  Trace  replay  verify  check_numerics  simulate  profile
         FlopsCost  ProfileCost  HostedCost  Stragglers
         balanced  backward_first  largest  wavefront  one_forward_one_backward
     """,

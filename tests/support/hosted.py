@@ -7,9 +7,9 @@ import numpy as np
 
 import ampjax as amp
 from ampjax.engine.parameters import NodeTraining
-from ampjax.hosts.host_program import HostProgram
 from ampjax.hosts.hosts import Hosts
 from ampjax.hosts.in_threads import start_threads
+from ampjax.hosts.make_host import HostProgram
 
 
 def trainer(graph, tx, n_hosts, spaces, **options):

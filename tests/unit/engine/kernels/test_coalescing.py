@@ -131,6 +131,8 @@ def test_nodes_have_counted_what_they_have_accumulated(how, every):
 class Calls:
     """An executor that notes what it is asked to run."""
 
+    n_remembered = 0
+
     def __init__(self):
         self.calls, self.fences, self.sinks = [], self, ()
 

@@ -1,0 +1,127 @@
+"""Two hosts, each held on a core, beside one process held on one core; and what a dispatch costs the driver."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import optax
+from rich.console import Console
+
+import ampjax as amp
+from ampjax.data import list_reduction, mnist
+from ampjax.errors import SettingsError
+from ampjax.models.mlp import mlp
+from ampjax.models.rnn import list_reduction_rnn
+from ampjax.train.training_data import n_examples
+from experiments.bench.children import in_a_process
+from experiments.records import append
+
+MODELS = "copies", "layers"
+"""List reduction in two copies of the whole network, a host each; a perceptron whose layers take about 2 ms a dispatch, cut in two."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostsBench:
+    """Two hosts beside one process, in turn; medians.
+
+    Args:
+      passes: Measured passes of each, behind two that compile.
+      rounds: How often the two take turns.
+      json: File to which a JSON object is appended for each.
+    """
+
+    passes: int = 5
+    rounds: int = 2
+    json: Path | None = None
+
+
+def measure(model: str, hosts: int, passes: int) -> dict[str, float]:
+    """Passes of one trainer; called in a process of its own.
+
+    Args:
+      model: One of `MODELS`.
+      hosts: 2 for two hosts, a core each; 0 for this process on one core.
+      passes: Measured passes.
+
+    Returns:
+      The median rate, microseconds a dispatch, and processor time a dispatch of the driver and of all processes together.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    if not hosts:
+        hold(os.getpid(), cores[0])
+    graph, data, options = _task(model)
+    places: dict[str, Any] = {"hosts": hosts} if hosts else {"devices": jax.devices()[:1] * 2}
+    trainer = amp.Trainer(graph, optax.adam(1e-3), workers=2, **places, **options)
+    processes = [int(host.place.split()[-1]) for host in trainer.hosts]
+    for process, core in zip(processes, cores, strict=False):
+        hold(process, core)
+    trainer.fit(data, epochs=2, progress=False)
+    before = [spent_s(process) for process in (os.getpid(), *processes)]
+    history = trainer.fit(data, epochs=passes, progress=False)
+    spent = [spent_s(p) - s for p, s in zip((os.getpid(), *processes), before, strict=True)]
+    trainer.close()
+    dispatches = sum(epoch.dispatches for epoch in history.epochs)
+    rate = statistics.median(epoch.train_per_s for epoch in history.epochs)
+    us = [n_examples(data) / e.train_per_s / e.dispatches * 1e6 for e in history.epochs]
+    return {
+        "per_s": rate,
+        "us_a_dispatch": statistics.median(us),
+        "driver_us": spent[0] / dispatches * 1e6,
+        "all_us": sum(spent) / dispatches * 1e6,
+    }
+
+
+def hold(process: int, core: int) -> None:
+    """Holds all threads of a process on a core."""
+    for thread in os.listdir(f"/proc/{process}/task"):
+        os.sched_setaffinity(int(thread), {core})
+
+
+def spent_s(process: int) -> float:
+    """Processor time of a process so far, in seconds."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _task(model: str) -> tuple[amp.Graph, Any, dict[str, Any]]:
+    if model == "copies":
+        options = {"max_active_keys": 128, "min_admission": 32, "min_update_interval": 100, "max_dispatch_size": 64}
+        data = list_reduction.Sequences(list_reduction.generate(2400), hidden=64)
+        return list_reduction_rnn(64, copies=2), data, options
+    options: dict[str, Any] = {"max_active_keys": 8, "min_update_interval": 128, "max_dispatch_size": 1}
+    options["affinity"] = {name: 0 for name in ("linear1", "relu1", "linear2", "relu2")} | {
+        name: 1 for name in ("linear3", "relu3", "linear4", "xent")
+    }
+    return mlp((784, 1024, 1024, 1024, 10), 64), mnist.Batches(mnist.synthetic(6400, 64)[0], 64), options
+
+
+def main(options: HostsBench, console: Console | None = None) -> list[dict[str, Any]]:
+    """Prints both models' rates, and the ratio of two hosts to one process.
+
+    Raises:
+      SettingsError: If there are no two cores.
+    """
+    if not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2 or not Path("/proc").exists():
+        raise SettingsError("bench hosts", "a Linux with two cores", "something else", "Run it on such a machine.")
+    console, found = console or Console(highlight=False), []
+    for model in MODELS:
+        rows: dict[int, list[dict[str, float]]] = {0: [], 2: []}
+        for _ in range(options.rounds):
+            for hosts, row in rows.items():
+                arguments = {"model": model, "hosts": hosts, "passes": options.passes}
+                row.append(in_a_process(measure, arguments, {"JAX_NUM_CPU_DEVICES": "1", "NPROC": "1"}))
+        medians = {h: {k: statistics.median(r[k] for r in row) for k in row[0]} for h, row in rows.items()}
+        for hosts, m in medians.items():
+            what = "two hosts, a core each" if hosts else "one process on one core"
+            console.print(
+                f"{model}, {what}: {m['per_s']:,.0f}/s, {m['us_a_dispatch']:.0f} us a dispatch; processor time a dispatch: driver {m['driver_us']:.0f} us, all {m['all_us']:.0f} us"
+            )
+            found.append({"bench": "hosts", "model": model, "hosts": hosts, **m})
+        console.print(f"{model}: two hosts are {medians[2]['per_s'] / medians[0]['per_s']:.2f} times one core")
+    append(options.json, found)
+    return found
