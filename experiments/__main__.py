@@ -82,6 +82,7 @@ COMMANDS: Mapping[str, Command] = {
     "bench lifetimes": Command("bench.lifetimes", "LifetimesBench"),
     "bench workers": Command("bench.workers", "WorkersBench"),
     "bench parallax": Command("bench.parallax", "ParallaxBench"),
+    "bench wire": Command("bench.wire", "WireBench"),
     "bench simulate": Command("bench.simulate", "SimulateOptions"),
     "bench control": Command("bench.control", "ControlOptions"),
     "bench unfold": Command("bench.unfold", "UnfoldOptions"),
