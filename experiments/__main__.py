@@ -83,6 +83,7 @@ COMMANDS: Mapping[str, Command] = {
     "bench workers": Command("bench.workers", "WorkersBench"),
     "bench hosts": Command("bench.hosts", "HostsBench"),
     "bench parallax": Command("bench.parallax", "ParallaxBench"),
+    "bench wire": Command("bench.wire", "WireBench"),
     "bench simulate": Command("bench.simulate", "SimulateOptions"),
     "bench control": Command("bench.control", "ControlOptions"),
     "bench unfold": Command("bench.unfold", "UnfoldOptions"),

@@ -28,3 +28,7 @@ __all__ = [
     "spawn",
     "wait_any",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -9,6 +9,7 @@ import platform
 import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from ampjax.errors import HostError
 
@@ -52,8 +53,9 @@ class Job:
         Args:
           text: The bytes.
         """
-        values = json.loads(text)
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+        read = json.loads(text).items()
+        values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in read}
+        return cls(**values)
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class Hello:
     addresses: Mapping[str, str] = field(default_factory=dict)
 
 
-def own_versions() -> dict[str, str]:
+def own_versions() -> dict[str, Any]:
     """The versions of this process: `python`, `jax` and `ampjax`."""
     names = "jax", "ampjax"
     versions = {name: _version(name) for name in names}

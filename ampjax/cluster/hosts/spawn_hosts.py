@@ -177,7 +177,7 @@ def spawn(
                 options.digest,
                 options.devices,
                 window,
-                tuple(options.patience),
+                (options.patience.silence_s, options.patience.connect_s),
             )
             for i, (name, channel) in enumerate(zip(names, channels, strict=True))
         ]

@@ -48,7 +48,7 @@ class Line:
         self._retry_s = _MOST_RETRY_S
         self._retry_at = time.monotonic() + _MOST_RETRY_S
         self.said_bye, self.is_closed = False, False
-        self.descriptors: Sequence[int] = (socket.getsockopt(zmq.FD), self._monitor.getsockopt(zmq.FD))
+        self.descriptors: Sequence[int] = (int(socket.getsockopt(zmq.FD)), int(self._monitor.getsockopt(zmq.FD)))
 
     @property
     def state(self) -> str:
@@ -106,7 +106,7 @@ class Line:
         if self.is_closed:
             return False
         again = self._owes and self.is_up
-        while self._monitor.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+        while int(self._monitor.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             if recv_monitor_message(self._monitor)["event"] == zmq.Event.HANDSHAKE_SUCCEEDED:
                 again = again or self.was_there or bool(self._route)
                 self.is_up, self.was_there, self._doubt_at = True, True, None

@@ -60,7 +60,8 @@ def _exported(rule: RowRule, name: str, shapes: Shapes, settings: tuple[tuple[st
     # Not `serialize`, which needs one more package for what both ends, of one version, can do without. Nobody differentiates it.
     fields = {field.name: getattr(program, field.name) for field in dataclasses.fields(program)} | {"_get_vjp": None}
     for tree in _TREES:
-        fields[tree] = jax.tree.unflatten(fields[tree], range(fields[tree].num_leaves))
+        structure: Any = fields[tree]
+        fields[tree] = jax.tree.unflatten(structure, range(structure.num_leaves))
     return ExportedFunction(dict(settings), fields)
 
 

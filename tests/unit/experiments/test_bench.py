@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ampjax.errors import DataError, SettingsError
 from ampjax.numerics.guard import FLAG
 from experiments.__main__ import COMMANDS
-from experiments.bench import common, engine, growth, lifetimes, memory, start_up, tracing, workers, workload
+from experiments.bench import common, engine, growth, lifetimes, memory, start_up, tracing, wire, workers, workload
 from experiments.bench.program import Entry
 from experiments.bench.workload import Workload
 from experiments.bench.workloads import ListReductionBench, MnistBench, Qm9Bench, SentimentBench
@@ -68,6 +68,15 @@ def test_passes_below_one_are_refused() -> None:
         engine.main(engine.EngineOptions(sizes=(0,)))
     with pytest.raises(SettingsError, match="bench tracing, options"):
         tracing.main(tracing.TracingOptions(every=0))
+    with pytest.raises(SettingsError, match="bench wire, options"):
+        wire.main(wire.WireBench(passes=0))
+
+
+@pytest.mark.slow
+def test_the_wire_bench_measures_both_kinds(tmp_path: Path) -> None:
+    rows = wire.main(wire.WireBench(round_trips=20, arrays=2, passes=1, json=tmp_path / "wire.jsonl"))
+    assert [json.loads(line) for line in (tmp_path / "wire.jsonl").read_text().splitlines()] == rows
+    assert [row["kind"] for row in rows] == ["CURVE", "plain"] and min(row["mb_per_s"] for row in rows) > 0
 
 
 def test_the_tracing_bench_compares_passes(tmp_path: Path) -> None:
