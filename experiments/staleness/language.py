@@ -50,9 +50,9 @@ def generated(n: int, rng: np.random.Generator) -> list[str]:
       n: How many.
       rng: Draws them.
     """
-    nouns = "dog cat man woman boy girl house street ball river tree horse".split()
-    verbs = "sees follows paints holds leaves likes finds draws".split()
-    adjectives = "red old small young large wet quiet".split()
+    nouns = ["dog", "cat", "man", "woman", "boy", "girl", "house", "street", "ball", "river", "tree", "horse"]
+    verbs = ["sees", "follows", "paints", "holds", "leaves", "likes", "finds", "draws"]
+    adjectives = ["red", "old", "small", "young", "large", "wet", "quiet"]
 
     def phrase() -> str:
         words = ["the" if rng.random() < 0.5 else "a"]
