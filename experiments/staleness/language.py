@@ -34,7 +34,7 @@ def text(data_dir: Path | None, n: int = 60_000) -> tuple[np.ndarray, int]:
         data = multi30k.load(data_dir, n_train=2000)
         words, columns = data.source_vocabulary.words, data.train.source
         numbers = [columns.words[a:b] for a, b in itertools.pairwise(columns.ptr)]
-        sentences = [" ".join(words[i] for i in sentence) for sentence in numbers]
+        sentences = [" ".join(str(words[i]) for i in sentence) for sentence in numbers]
     else:
         sentences = generated(2000, np.random.default_rng(0))
     joined = "\n".join(sentences)[:n]

@@ -62,7 +62,7 @@ REMEDIES: Mapping[str, Remedy] = {
     "adam+scale": Remedy(lambda rate, d, n: optax.chain(_adam(rate), scale_by_staleness())),
     "adam+anneal": Remedy(lambda rate, d, n: optax.chain(_adam(rate), anneal_by_staleness(max(1, n // 4)))),
     "adam+warm-up": Remedy(lambda rate, d, n: _adam(rate), sync=0.25),
-    "adam+compensation": Remedy(lambda rate, d, n: optax.chain(compensate_delay(max(1, d), 1.0), _adam(rate))),
+    "adam+compensation": Remedy(lambda rate, d, n: optax.chain(compensate_delay(1.0, max(1, d)), _adam(rate))),
     "adam+prediction": Remedy(lambda rate, d, n: predict_weights(_adam(rate))),
     "adam+damping": Remedy(lambda rate, d, n: optax.chain(damp_by_staleness(), _adam(rate))),
     "nadam-0.99": Remedy(lambda rate, d, n: optax.chain(scale_by_discounted_nadam(), optax.scale(-rate))),

@@ -12,6 +12,7 @@ from ampjax.errors import SettingsError
 from experiments.staleness import board, language, quadratic
 from experiments.staleness.board import StalenessOptions, table_of, tuned
 from experiments.staleness.pictures import heat_map
+from experiments.staleness.remedies import REMEDIES
 
 
 @pytest.mark.parametrize("angle", [0.0, 30.0, 45.0])
@@ -87,3 +88,10 @@ def test_options_that_cannot_be(wrong):
 def test_what_has_diverged_has_a_cell_too():
     figure = heat_map(np.array([[1.0, np.inf], [0.1, 2e5]]), ["a", "b"], ["0", "8"], "title")
     assert [text.get_text() for text in figure.axes[0].texts] == ["1", "∞", "0.1", "2e+05"]
+
+
+@pytest.mark.parametrize("remedy", [pytest.param(name, marks=pytest.mark.full) for name in REMEDIES])
+def test_every_remedy_learns_late_and_not(remedy):
+    for delay in (0, 2):
+        found = quadratic.grid(remedy, delay, 4, [20.0], [0.001, 0.03], [0], 60)
+        assert found.min() < 1.0
