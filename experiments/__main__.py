@@ -67,6 +67,7 @@ COMMANDS: Mapping[str, Command] = {
     "figure5a": Command("figure5a", "Figure5aOptions"),
     "figure5b": Command("figure5b", "Figure5bOptions"),
     "scaling": Command("scaling", "ScalingOptions"),
+    "staleness": Command("staleness.board", "StalenessOptions"),
     "chaos": Command("chaos", "ChaosOptions"),
     "calibrate": Command("calibrate", "CalibrateOptions"),
     "numerics": Command("numerics", "NumericsOptions"),

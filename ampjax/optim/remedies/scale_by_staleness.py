@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -70,19 +71,21 @@ def anneal_by_staleness(n_updates: int) -> optax.GradientTransformationExtraArgs
 def damp_by_staleness(rate: float = 0.1, cutoff: float = 32.0) -> optax.GradientTransformationExtraArgs:
     """Multiplies gradients by `cos²(π/2 · min(staleness / cutoff, 1)) · exp(-rate · staleness)`, before moments are made of them.
 
-    It is the damping of CGAD, which its authors use for the pseudo-gradients of asynchronous DiLoCo (arXiv 2605.09126, abstract: an
-    exponential and a cosine that is zero from a cutoff on). Put it *before* Adam in an `optax.chain`, so that both of its moments see the
-    damped gradient; with a staleness of 0 that is Adam. Memory: none.
+    It is after CGAD, whose authors multiply the pseudo-gradients of asynchronous DiLoCo by `γ(staleness) · exp(-rate · staleness)`, with a "cosine
+    gate" γ that "smoothly zeroes contributions past a chosen cutoff" (arXiv 2605.09126, abstract). The abstract has no equation for γ: the squared
+    cosine here is ours. With `cutoff=inf` γ is 1, and with Adam this is their Adam-Decay. Put it *before* Adam in an `optax.chain`, so that both
+    of its moments see the damped gradient; with a staleness of 0 that is Adam. Where staleness is always the same it changes next to
+    nothing, since Adam undoes a constant factor. Memory: none.
 
     Args:
       rate: Of the exponential, by update.
-      cutoff: The staleness from which on gradients are ignored.
+      cutoff: The staleness from which on gradients are ignored; infinity ignores none.
 
     Raises:
       SettingsError: If the rate is negative, or the cutoff not above 0.
     """
     _require("damp_by_staleness, `rate`", rate, rate >= 0)
-    _require("damp_by_staleness, `cutoff`", cutoff, cutoff > 0)
+    _require("damp_by_staleness, `cutoff`", min(cutoff, sys.float_info.max), cutoff > 0)
 
     def scale(staleness: jax.Array) -> jax.Array:
         cosine = jnp.cos(jnp.pi / 2 * jnp.minimum(staleness / cutoff, 1.0))

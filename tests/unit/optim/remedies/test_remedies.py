@@ -94,6 +94,12 @@ def test_steps_become_shorter(staleness, exponent, n):
         np.testing.assert_allclose(damped, gradients[t] * wanted, rtol=1e-4, atol=1e-6)
 
 
+def test_without_a_cutoff_damping_is_exponential():
+    tx = damp_by_staleness(0.3, float("inf"))
+    updates, _ = tx.update(jnp.ones(2), tx.init(jnp.ones(2)), staleness=5.0)
+    np.testing.assert_allclose(updates, np.exp(-1.5), rtol=1e-6)
+
+
 @settings(max_examples=10)
 @given(STALENESS, st.integers(0, 3))
 def test_stale_gradients_are_left_out(staleness, most):

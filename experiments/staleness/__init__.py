@@ -1,0 +1,1 @@
+"""What delays cost training, remedy by remedy: a leaderboard."""

@@ -1,0 +1,177 @@
+"""`python -m experiments staleness`: what a delay of gradients costs, remedy by remedy and workload by workload."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Literal
+
+import numpy as np
+from rich.console import Console
+
+from ampjax.errors import SettingsError
+from ampjax.utils.text_tables import compact
+from experiments.records import append
+from experiments.staleness import language, lists, quadratic
+from experiments.staleness.pictures import heat_map
+from experiments.staleness.remedies import REMEDIES
+
+Workload = Literal["quadratic", "quadratic-2", "lists", "lm"]
+RATES = {"quadratic": 10.0 ** np.arange(-3.5, 0.3, 0.25), "lm": (3e-3, 1e-2), "lists": (3e-3, 1e-2)}
+STEPS = {"quadratic": 400, "lm": 150, "lists": 100}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StalenessOptions:
+    """Gradients that come late by 0, 1, 2, ... updates, and what each remedy makes of it: the loss that a run comes to.
+
+    The learning rate is tuned for each remedy and delay by itself, on a grid: on the quadratics with all seeds, elsewhere with the first
+    one. Each remedy's records are written as it ends.
+
+    Args:
+      workload: `quadratic` (20 rows) and `quadratic-2`, turned against the axes; `lists`: list reduction in AMP, each node delayed; `lm`: a
+        small transformer of characters in plain JAX, on Multi30k where AMPJAX_DATA has it, else on generated sentences.
+      delay: Delays in updates; a run with 0 is what others are compared with.
+      remedy: Some of the remedies; all by default.
+      seed: Several seeds; medians count.
+      angle: Of the quadratics' axes, in degrees; the last is the one of the table.
+      steps: Updates of a run; 0 is the workload's own number.
+      json: File to which a JSON object is appended for each run that counts.
+      out: Folder for heat maps.
+      data_dir: Folder with data; else AMPJAX_DATA.
+    """
+
+    workload: tuple[Workload, ...] = ("quadratic",)
+    delay: tuple[int, ...] = (0, 1, 2, 4, 8, 16)
+    remedy: tuple[str, ...] = tuple(REMEDIES)
+    seed: tuple[int, ...] = (0, 1, 2)
+    angle: tuple[float, ...] = (0.0, 22.5, 45.0)
+    steps: int = 0
+    json: Path | None = None
+    out: Path = Path("runs/staleness")
+    data_dir: Path | None = None
+
+
+def main(options: StalenessOptions, console: Console | None = None) -> list[dict[str, Any]]:
+    """Prints a table for each workload and draws heat maps; gives a record for each run that counts.
+
+    Raises:
+      SettingsError: If an option is outside what it can be.
+    """
+    console = console or Console(highlight=False)
+    _check(options)
+    records: list[dict[str, Any]] = []
+    for workload in options.workload:
+        begin, found = perf_counter(), []
+        for remedy in options.remedy:
+            cells = [record for delay in options.delay for record in _cell(options, workload, remedy, delay)]
+            append(options.json, cells)
+            found += cells
+        table = table_of(found, options.angle[-1])
+        console.print(_table(workload, table, options.delay))
+        seeds = ", ".join(map(str, options.seed))
+        console.print(f"{workload}: medians of seeds {seeds}; {perf_counter() - begin:.0f} s")
+        _pictures(options, workload, found, table)
+        records += found
+    return records
+
+
+def table_of(records: Sequence[dict[str, Any]], angle: float) -> dict[tuple[str, int], float]:
+    """The median loss over seeds, by remedy and delay.
+
+    Args:
+      records: Of one workload.
+      angle: Which one of a quadratic's.
+    """
+    cells: dict[tuple[str, int], list[float]] = {}
+    for record in records:
+        if record.get("angle", angle) == angle:
+            cells.setdefault((record["remedy"], record["delay"]), []).append(record["loss"])
+    return {cell: statistics.median(losses) for cell, losses in cells.items()}
+
+
+def tuned(
+    run: Callable[[float, int], float], rates: Sequence[float], seeds: Sequence[int]
+) -> tuple[float, list[float]]:
+    """The learning rate that is best with the first seed, and every seed's loss with it.
+
+    Args:
+      run: From a learning rate and a seed to a loss; what is not finite has diverged.
+      rates: Learning rates.
+      seeds: Seeds.
+    """
+
+    def loss(rate: float, seed: int) -> float:
+        found = run(rate, seed)
+        return found if math.isfinite(found) else math.inf
+
+    first = {rate: loss(rate, seeds[0]) for rate in rates}
+    best = min(first, key=lambda rate: first[rate])
+    return best, [first[best], *(loss(best, seed) for seed in seeds[1:])]
+
+
+def _cell(options: StalenessOptions, workload: Workload, remedy: str, delay: int) -> list[dict[str, Any]]:
+    """A remedy at a delay: a record for each seed, and angle."""
+    kind = workload.split("-")[0]
+    steps, rates = options.steps or STEPS[kind], [float(rate) for rate in RATES[kind]]
+    common = {"experiment": "staleness", "workload": workload, "remedy": remedy, "delay": delay, "steps": steps}
+    if kind == "quadratic":
+        n = 2 if workload == "quadratic-2" else 20
+        found = quadratic.grid(remedy, delay, n, options.angle, rates, options.seed, steps)
+        best = np.median(found, -1).argmin(-1)
+        return [
+            {**common, "angle": angle, "seed": seed, "rate": rates[best[i]], "loss": float(found[i, best[i], k])}
+            for i, angle in enumerate(options.angle)
+            for k, seed in enumerate(options.seed)
+        ]
+    if workload == "lm":
+        run = language.runs(remedy, delay, *language.text(options.data_dir), steps)
+    else:
+        run = lists.runs(remedy, delay, steps)
+    rate, losses = tuned(run, rates, options.seed)
+    return [{**common, "seed": s, "rate": rate, "loss": loss} for s, loss in zip(options.seed, losses, strict=True)]
+
+
+def _table(workload: str, table: dict[tuple[str, int], float], delays: Sequence[int]) -> Any:
+    shown = compact(workload, *(f"τ={delay}" for delay in delays))
+    last = delays[-1]
+    for remedy in sorted({remedy for remedy, _ in table}, key=lambda name: table[name, last]):
+        shown.add_row(remedy, *(f"{table[remedy, delay]:.3g}" for delay in delays))
+    return shown
+
+
+def _pictures(
+    options: StalenessOptions, workload: str, records: Sequence[dict[str, Any]], table: dict[tuple[str, int], float]
+) -> None:
+    """Remedy by delay; and of the quadratics angle by delay, for each remedy."""
+    order = sorted(options.remedy, key=lambda name: table[name, options.delay[-1]])
+    values = np.array([[table[remedy, delay] for delay in options.delay] for remedy in order])
+    late = [str(delay) for delay in options.delay]
+    heat_map(values, order, late, f"{workload}: loss, learning rate tuned", options.out / f"{workload}.png")
+    if not workload.startswith("quadratic") or len(options.angle) < 2:
+        return
+    for remedy in options.remedy:
+        by_angle = [table_of([r for r in records if r["remedy"] == remedy], angle) for angle in options.angle]
+        values = np.array([[at[remedy, delay] for delay in options.delay] for at in by_angle])
+        rows = [f"{angle:g}°" for angle in options.angle]
+        heat_map(values, rows, late, f"{workload}, {remedy}: loss", options.out / f"{workload}-{remedy}.png")
+
+
+def _check(options: StalenessOptions) -> None:
+    for name in options.remedy:
+        if name not in REMEDIES:
+            raise SettingsError("--remedy", f"some of {list(REMEDIES)}", f"`{name}`", "Choose among these.")
+    for name in ("delay", "seed", "angle", "remedy", "workload"):
+        values = getattr(options, name)
+        if not values or len(set(values)) < len(values):
+            raise SettingsError(
+                f"--{name}", "different ones, at least one", f"{values}", "Leave it out for the defaults."
+            )
+    if min(options.delay) < 0:
+        raise SettingsError("--delay", "at least 0", f"{min(options.delay)}", "A delay counts updates; 0 is none.")
+    if options.steps and options.steps < 10:
+        raise SettingsError("--steps", "at least 10, or 0", f"{options.steps}", "0 is the workload's own number.")

@@ -1,0 +1,148 @@
+"""A small transformer that predicts characters, in plain JAX."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.data import multi30k
+from experiments.staleness.remedies import REMEDIES
+from experiments.staleness.training import losses
+
+WIDTH, HEADS, BLOCKS, CONTEXT, BATCH = 32, 2, 2, 24, 8
+VALID_ROWS = 32
+
+
+def text(data_dir: Path | None, n: int = 60_000) -> tuple[np.ndarray, int]:
+    """Characters of Multi30k's English captions where they are; else of sentences that a small grammar makes.
+
+    Args:
+      data_dir: The folder with data; else `AMPJAX_DATA`.
+      n: Characters at most.
+
+    Returns:
+      Their numbers `[n]`, int32, and how many there are.
+    """
+    if data_dir or os.environ.get("AMPJAX_DATA"):
+        data = multi30k.load(data_dir, n_train=2000)
+        words, columns = data.source_vocabulary.words, data.train.source
+        numbers = [columns.words[a:b] for a, b in itertools.pairwise(columns.ptr)]
+        sentences = [" ".join(str(words[i]) for i in sentence) for sentence in numbers]
+    else:
+        sentences = generated(2000, np.random.default_rng(0))
+    joined = "\n".join(sentences)[:n]
+    letters = sorted(set(joined))
+    number = {letter: i for i, letter in enumerate(letters)}
+    return np.array([number[letter] for letter in joined], np.int32), len(letters)
+
+
+def generated(n: int, rng: np.random.Generator) -> list[str]:
+    """Sentences of a small grammar.
+
+    Args:
+      n: How many.
+      rng: Draws them.
+    """
+    nouns = ["dog", "cat", "man", "woman", "boy", "girl", "house", "street", "ball", "river", "tree", "horse"]
+    verbs = ["sees", "follows", "paints", "holds", "leaves", "likes", "finds", "draws"]
+    adjectives = ["red", "old", "small", "young", "large", "wet", "quiet"]
+
+    def phrase() -> str:
+        words = ["the" if rng.random() < 0.5 else "a"]
+        words += [str(rng.choice(adjectives))] if rng.random() < 0.5 else []
+        return " ".join([*words, str(rng.choice(nouns))])
+
+    return [f"{phrase()} {rng.choice(verbs)} {phrase()} ." for _ in range(n)]
+
+
+def init(key: jax.Array, n_letters: int) -> Any:
+    """Parameters.
+
+    Args:
+      key: Draws them.
+      n_letters: Different characters.
+    """
+    keys = iter(jax.random.split(key, 3 + 4 * BLOCKS))
+
+    def matrix(n_in: int, n_out: int) -> jax.Array:
+        return jax.random.normal(next(keys), (n_in, n_out)) / jnp.sqrt(n_in)
+
+    blocks = [
+        {
+            "qkv": matrix(WIDTH, 3 * WIDTH),
+            "attended": matrix(WIDTH, WIDTH),
+            "up": matrix(WIDTH, 4 * WIDTH),
+            "down": matrix(4 * WIDTH, WIDTH),
+            "norms": jnp.ones((2, WIDTH))[:, None, :].reshape(2, 1, WIDTH),
+        }
+        for _ in range(BLOCKS)
+    ]
+    embed, place = (0.1 * jax.random.normal(next(keys), (n, WIDTH)) for n in (n_letters, CONTEXT))
+    return {"embed": embed, "place": place, "blocks": blocks, "output": matrix(WIDTH, n_letters)}
+
+
+def logits(params: Any, letters: jax.Array) -> jax.Array:
+    """Scores of each next character.
+
+    Args:
+      params: Parameters.
+      letters: `[rows, CONTEXT]`, int32.
+
+    Returns:
+      `[rows, CONTEXT, letters]`.
+    """
+    x = params["embed"][letters] + params["place"]
+    seen = jnp.tril(jnp.ones((CONTEXT, CONTEXT), bool))
+    for block in params["blocks"]:
+        heads = (_norm(x) * block["norms"][0]) @ block["qkv"]
+        q, k, v = jnp.moveaxis(heads.reshape(*x.shape[:2], 3, HEADS, WIDTH // HEADS), 2, 0)
+        scores = jnp.einsum("rqhd,rkhd->rhqk", q, k) / jnp.sqrt(WIDTH / HEADS)
+        weights = jax.nn.softmax(jnp.where(seen, scores, -1e9))
+        x = x + jnp.einsum("rhqk,rkhd->rqhd", weights, v).reshape(x.shape) @ block["attended"]
+        x = x + jax.nn.gelu((_norm(x) * block["norms"][1]) @ block["up"]) @ block["down"]
+    return _norm(x) @ params["output"]
+
+
+def runs(remedy: str, delay: int, letters: np.ndarray, n: int, steps: int) -> Callable[[float, int], float]:
+    """A function from a learning rate and a seed to what the run comes to; compiled once.
+
+    Args:
+      remedy: By its name.
+      delay: In updates.
+      letters: The text, as numbers.
+      n: Different characters.
+      steps: Updates of a run.
+
+    Returns:
+      The function: the mean validation loss of the last tenth, in nats a character.
+    """
+    made, cut = REMEDIES[remedy], len(letters) * 9 // 10
+    held = jnp.asarray(np.linspace(cut, len(letters) - CONTEXT - 1, VALID_ROWS).astype(int))
+    data = jnp.asarray(letters)
+
+    def loss(params: Any, starts: jax.Array) -> jax.Array:
+        rows = data[starts[:, None] + jnp.arange(CONTEXT + 1)]
+        scores = jax.nn.log_softmax(logits(params, rows[:, :-1]))
+        return -jnp.take_along_axis(scores, rows[:, 1:, None], -1).mean()
+
+    def train(params: Any, key: jax.Array) -> jax.Array:
+        return loss(params, jax.random.randint(key, (BATCH,), 0, cut - CONTEXT - 1))
+
+    @jax.jit
+    def run(rate: jax.Array, seed: jax.Array) -> jax.Array:
+        start, key = jax.random.split(jax.random.key(seed))
+        tx = made.delayed(rate * made.scale, delay, steps)
+        return losses(tx, init(start, n), key, steps, train, lambda params: loss(params, held))
+
+    return lambda rate, seed: float(run(jnp.float32(rate), jnp.int32(seed)))
+
+
+def _norm(x: jax.Array) -> jax.Array:
+    return x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6)

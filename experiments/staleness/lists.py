@@ -1,0 +1,39 @@
+"""List reduction in AMP: every node's own optimizer gets its gradients late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import ampjax as amp
+from ampjax.data.list_reduction import Buckets, splits
+from ampjax.models.rnn import list_reduction_rnn
+from experiments.staleness.remedies import REMEDIES
+
+HIDDEN, BATCH, N_TRAIN, N_VALID = 32, 50, 1000, 500
+
+
+def runs(remedy: str, delay: int, steps: int) -> Callable[[float, int], float]:
+    """A function from a learning rate and a seed to what a run comes to.
+
+    One bucket of sequences is in flight and every node updates after it, so nothing is stale but what `delayed` makes so.
+
+    Args:
+      remedy: By its name.
+      delay: In a node's updates.
+      steps: Updates of a node at least; epochs are whole.
+
+    Returns:
+      The function: the validation loss at the end.
+    """
+    made = REMEDIES[remedy]
+
+    def run(rate: float, seed: int) -> float:
+        train, valid = (Buckets(data, BATCH, HIDDEN) for data in splits(N_TRAIN, N_VALID, seed))
+        epochs = -(-steps // len(train))
+        tx = made.delayed(rate * made.scale, delay, epochs * len(train))
+        graph = list_reduction_rnn(HIDDEN, BATCH)
+        trainer = amp.Trainer(graph, tx, mode="sync", seed=seed)
+        trainer.fit(train, epochs=epochs, progress=False)
+        return trainer.evaluate(valid)["loss"]
+
+    return run

@@ -1,0 +1,97 @@
+"""The leaderboard of remedies: its problems, its tuning, and the command at a tiny size."""
+
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ampjax.errors import SettingsError
+from experiments.staleness import board, language, quadratic
+from experiments.staleness.board import StalenessOptions, table_of, tuned
+from experiments.staleness.pictures import heat_map
+from experiments.staleness.remedies import REMEDIES
+
+
+@pytest.mark.parametrize("angle", [0.0, 30.0, 45.0])
+def test_a_turned_hessian_keeps_its_eigenvalues(angle):
+    h = quadratic.hessian(6, angle)
+    np.testing.assert_allclose(np.linalg.eigvalsh(h), np.sort(np.logspace(0, -2, 6)), rtol=1e-9)
+    is_diagonal = np.allclose(h, np.diag(np.diag(h)))
+    assert is_diagonal == (angle == 0)
+
+
+def test_momentum_does_what_numpy_does(monkeypatch):
+    monkeypatch.setattr(quadratic, "NOISE", 0.0)
+    delay, steps, rate = 2, 30, 0.01
+    found = quadratic.grid("momentum", delay, 2, [30.0], [rate], [3], steps)
+    start, _ = jax.random.split(jax.random.key(3))
+    w = np.asarray(jax.random.normal(start, (2, 1)), np.float64)
+    h, seen, velocity, losses = quadratic.hessian(2, 30.0), [], np.zeros((2, 1)), []
+    for t in range(steps):
+        seen.append(h @ w)
+        if t >= delay:
+            velocity = 0.9 * velocity + seen[t - delay]
+            w = w - 10 * rate * velocity
+        losses.append(float(0.5 * np.sum(w * (h @ w))))
+    assert found.shape == (1, 1, 1)
+    np.testing.assert_allclose(found[0, 0, 0], np.mean(losses[-3:]), rtol=1e-4)
+
+
+def test_a_transformer_sees_no_later_characters():
+    params = language.init(jax.random.key(0), 7)
+    letters = jnp.arange(language.CONTEXT)[None] % 7
+    changed = letters.at[0, 10].set(6)
+    before, after = language.logits(params, letters), language.logits(params, changed)
+    np.testing.assert_allclose(before[0, :10], after[0, :10], atol=1e-5)
+    assert abs(before[0, 10:] - after[0, 10:]).max() > 1e-3
+
+
+def test_the_best_learning_rate_of_the_first_seed_is_taken():
+    def run(rate, seed):
+        return math.nan if rate > 1 else abs(rate - 0.5) + seed
+
+    assert tuned(run, (0.1, 0.4, 2.0), (0, 1)) == (0.4, [pytest.approx(0.1), pytest.approx(1.1)])
+
+
+def test_the_command_writes_a_record_for_each_run(tmp_path, monkeypatch):
+    monkeypatch.delenv("AMPJAX_DATA", raising=False)
+    path = tmp_path / "found.jsonl"
+    options = StalenessOptions(
+        workload=("quadratic-2",), delay=(0, 3), remedy=("adam",), seed=(0, 1), steps=20, json=path, out=tmp_path
+    )
+    found = board.main(options)
+    assert [json.loads(line) for line in path.read_text().splitlines()] == found
+    assert len(found) == 2 * 2 * len(options.angle)
+    table = table_of(found, 45.0)
+    assert 0 < table["adam", 0] < table["adam", 3]
+    assert {file.name for file in tmp_path.glob("*.png")} == {"quadratic-2.png", "quadratic-2-adam.png"}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"remedy": ("hope",)},
+        {"delay": (-1,)},
+        {"delay": ()},
+        {"seed": (1, 1)},
+        {"steps": 3},
+    ],
+)
+def test_options_that_cannot_be(wrong):
+    with pytest.raises(SettingsError):
+        board.main(StalenessOptions(**wrong))
+
+
+def test_what_has_diverged_has_a_cell_too():
+    figure = heat_map(np.array([[1.0, np.inf], [0.1, 2e5]]), ["a", "b"], ["0", "8"], "title")
+    assert [text.get_text() for text in figure.axes[0].texts] == ["1", "∞", "0.1", "2e+05"]
+
+
+@pytest.mark.parametrize("remedy", [pytest.param(name, marks=pytest.mark.full) for name in REMEDIES])
+def test_every_remedy_learns_late_and_not(remedy):
+    for delay in (0, 2):
+        found = quadratic.grid(remedy, delay, 4, [20.0], [0.001, 0.03], [0], 60)
+        assert found.min() < 1.0
