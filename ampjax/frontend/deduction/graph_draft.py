@@ -214,12 +214,10 @@ class GraphDraft:
           name: The node's name.
         """
         called = self.name(name)
-        return self.control(
-            region,
-            flows[0].types,
-            lambda: control_builders.phi(called, *(built(flow) for flow in flows)),
-            all(flow.is_fresh for flow in flows),
-        )
+        make = lambda: control_builders.phi(called, *(built(flow) for flow in flows))
+        merged = self.control(region, flows[0].types, make, all(flow.is_fresh for flow in flows))
+        merged.knows_outer = all(flow.knows_outer for flow in flows)
+        return merged
 
     def loop(self, region: Region, types: list[Any], name: str, is_fresh: bool = False) -> Flow:
         """Notes a Phi whose inputs `close_loop` gives.

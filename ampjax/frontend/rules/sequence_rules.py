@@ -179,7 +179,7 @@ class _Loop:
         if self._nodes is not None:
             values = [value.element for value in values]
         after = self._low.pack(values, self.own.types, inner, f"{name}/carry", self._call.line)
-        if self._ahead:
+        if self._ahead or not after.knows_outer:
             after = draft.fresh(after, f"{name}/carry", self._call.line)
         last, more = draft.split(after, ends, [inner, inner], f"{name}/end")
         step = -1 if back else 1

@@ -123,6 +123,13 @@ def trees_in_leaves_of_trees(p, s):
     return amp.sum(amp.map(lambda word: jnp.sum(fold(lambda n: fold(lambda n: s["y"]))), s["words"]))
 
 
+def a_carry_that_is_an_element_from_outside(p, s):
+    """Copies of elements for each word do not know how many elements there are."""
+    rows = amp.softmax(amp.map(lambda word: p["embed"][word], s["words"]))
+    last = lambda: amp.scan(lambda carry, row: (row, None), s["y"], rows)[0]
+    return amp.sum(amp.map(lambda word: jnp.sum(last() * word), s["words"]))
+
+
 @pytest.mark.parametrize(
     "model",
     [
@@ -141,6 +148,7 @@ def trees_in_leaves_of_trees(p, s):
         taken_where_it_is_there,
         arrays_that_the_model_closes_over,
         trees_in_leaves_of_trees,
+        a_carry_that_is_an_element_from_outside,
     ],
     ids=lambda model: model.__name__,
 )
