@@ -64,8 +64,11 @@ class ParameterStore:
         self.accumulators: dict[str, Any] = {}
         self.stash: dict[tuple[int, tuple[int, ...]], tuple[Any, ...]] = {}
         self._by_row: dict[str, TouchedRows] = {}
-        of_tables = {node: own for node, own in self.training.items() if own.table is not None}
-        self.tables = {node: TableGradients(own.table, own.gradient) for node, own in of_tables.items()}
+        self.tables = {
+            node: TableGradients(own.table, own.gradient)
+            for node, own in self.training.items()
+            if own.table is not None
+        }
         self._handed_in: dict[str, dict[str, Any]] = {}
         self._updates: dict[str, Kernel] = {}
         for node, value in params.items():

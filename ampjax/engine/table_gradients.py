@@ -22,13 +22,16 @@ class TableGradients:
     Args:
       table: The table.
       gradient: `mean` or `sum` over an update's gradient rows.
+
+    Attributes:
+      n_new: Rows of gradients that have come since those of one id were summed.
     """
 
     def __init__(self, table: HostTable, gradient: str):
         self.table, self._gradient = table, gradient
         self._ids: list[np.ndarray] = []
         self._rows: list[Any] = []
-        self._n_rows = 0
+        self.n_new = 0
 
     def add(self, ids: np.ndarray, rows: Any) -> None:
         """Adds gradients; those that lie on a device are waited for when they are needed.
@@ -39,10 +42,9 @@ class TableGradients:
         """
         self._ids.append(ids)
         self._rows.append(rows)
-        self._n_rows += ids.size
-        if self._n_rows > MOST_ROWS:
-            self.restore(*self.summed())
-            self._n_rows = 0  # of these no more can come than the table has rows
+        self.n_new += ids.size
+        if self.n_new > MOST_ROWS:
+            self.restore(*self.summed(), 0)
 
     def summed(self) -> tuple[np.ndarray, np.ndarray]:
         """The ids that have gradients, rising, and the sums of their gradients. Waits for the device.
@@ -50,20 +52,21 @@ class TableGradients:
         Returns:
           `[n]` int64, and `[n, *row]` float32.
         """
-        ids, rows = self._joined()
+        ids, rows = self.joined()
         order = np.argsort(ids, kind="stable")
         ids, rows = ids[order], rows[order]
         starts = np.flatnonzero(np.concatenate([np.ones(min(len(ids), 1), bool), ids[1:] != ids[:-1]]))
         return ids[starts], np.add.reduceat(rows, starts, axis=0) if len(starts) else rows
 
-    def restore(self, ids: np.ndarray, sums: np.ndarray) -> None:
+    def restore(self, ids: np.ndarray, rows: np.ndarray, n_new: int) -> None:
         """Has these gradients, and no others.
 
         Args:
           ids: `[n]`, integers.
-          sums: `[n, *row]`.
+          rows: `[n, *row]`.
+          n_new: How many have come since those of one id were summed.
         """
-        self._ids, self._rows, self._n_rows = [ids], [sums], len(ids)
+        self._ids, self._rows, self.n_new = [ids], [rows], n_new
 
     def update(self, count: int) -> None:
         """Updates the table by what has been accumulated, and starts anew.
@@ -71,13 +74,13 @@ class TableGradients:
         Args:
           count: How many gradient rows that is.
         """
-        ids, rows = self._joined()
+        ids, rows = self.joined()
         self.table.push(ids, rows / np.float32(max(count, 1)) if self._gradient == "mean" else rows)
         self.clear()
 
     def clear(self) -> None:
         """Forgets all."""
-        self._ids, self._rows, self._n_rows = [], [], 0
+        self._ids, self._rows, self.n_new = [], [], 0
 
     def dense(self) -> np.ndarray:
         """The sums of all rows' gradients, zeros where there are none, `[n_rows, *row]`."""
@@ -86,7 +89,7 @@ class TableGradients:
         result[ids] = sums
         return result
 
-    def _joined(self) -> tuple[np.ndarray, np.ndarray]:
+    def joined(self) -> tuple[np.ndarray, np.ndarray]:
         """All ids and their gradients, float32, in the order in which they came. Waits for the device."""
         row = self.table.shape[1:]
         parts = [np.asarray(rows, np.float32)[: len(ids)] for ids, rows in zip(self._ids, self._rows, strict=True)]

@@ -53,7 +53,7 @@ def provenance(
       Values by name, which JSON can hold: digests of the graph and of what the run starts from, settings, versions and machine.
     """
     states = {node: own.table.opt_state for node, own in store.tables.items()}
-    pending = {node: own.summed() for node, own in store.tables.items()}
+    pending = {node: own.joined() for node, own in store.tables.items()}
     return {
         **identity(plan, settings),
         "start": {
