@@ -114,7 +114,8 @@ def apply(saved: Saved, store: AnyStore, updates: UpdateCounters, position: Posi
     store.restore(files.params, files.state["optimizers"], files.state["gradients"])
     for node, table in tables_of(store).items():
         table.take_over(files.tables[node][0])
-        store.tables[node].restore(*files.state["rows"][node], notes["waiting"][node][1])
+        ids, rows = files.state["rows"][node]
+        store.tables[node].restore(ids, rows, notes["waiting"][node][1])
     updates.resume(notes["updates"])
     position.rng.bit_generator.state = notes["rng"]
     position.epochs, position.virtual_ns = files.step, notes["virtual_ns"]
@@ -171,7 +172,8 @@ def _rows_like(folder: str | Path, store: AnyStore) -> dict[str, Any]:
     """
     if not store.tables:
         return {}
-    waiting = (runner_files.notes_of(folder) or {}).get("waiting")
+    notes = runner_files.notes_of(folder)
+    waiting: Any = notes.get("waiting") if isinstance(notes, dict) else None
     try:
         if waiting.keys() != store.tables.keys():
             raise ValueError(f"of nodes {[*waiting]}")

@@ -58,8 +58,8 @@ def provenance(
         **identity(plan, settings),
         "start": {
             "parameters": digest(store.all_params).hex(),
-            "optimizer states": digest(store.opt_state | states).hex(),
-            "gradients": digest((store.accumulators | pending, updates.counts, updates.versions)).hex(),
+            "optimizer states": digest({**store.opt_state, **states}).hex(),
+            "gradients": digest(({**store.accumulators, **pending}, updates.counts, updates.versions)).hex(),
             "random numbers": _hex(repr((rng.bit_generator.state, seeds)).encode()),
         },
         "made with": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
