@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from ampjax.errors import SettingsError
+from ampjax.sparse.table.sharded_table import Table
 
 
 @dataclass(frozen=True)
@@ -105,3 +106,66 @@ class Embed:
           `[..., features]`.
         """
         return params.at[ids].get(mode="clip")
+
+
+@dataclass(frozen=True)
+class TableEmbed:
+    """Rows of an `ampjax.sparse.Table` in host memory: integer ids `[...] -> [..., *row]`. As the body of a PPT only.
+
+    A dispatch pulls the rows that it names, each once, and pushes their gradients; the table's own transform updates those rows, when the
+    node's `min_update_interval` says so. So the table may be larger than a device's memory, and lie in mapped files (`folder=`) or at
+    server processes (`processes=`). All nodes of a graph that read one table, copies included, are one set of parameters: gradients add
+    up, and there is one count of rows and one version. Two trainers of one graph train one table.
+
+    This is where AMPNet's asynchrony (arXiv:1705.09786) and Parallax's parameter servers (Kim et al., EuroSys 2019, §3) meet.
+
+    Args:
+      table: The table.
+
+    >>> import numpy as np, optax, ampjax as amp
+    >>> table = Table(np.ones((1000, 8), np.float32), optax.adagrad(0.1))
+    >>> with amp.Graph() as graph:
+    ...     x = amp.ppt("embed", TableEmbed(table))(amp.pump("word", dtype="int32"))
+    ...     amp.loss("loss", lambda x: x @ x)(x)
+    """
+
+    table: Table
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.table, Table):
+            fix = "Make one: `ampjax.sparse.Table(values, tx)`."
+            raise SettingsError("TableEmbed, `table`", "an `ampjax.sparse.Table`", f"{type(self.table).__name__}", fix)
+
+    @property
+    def host_table(self) -> Table:
+        """The table, as a PPT finds it."""
+        return self.table
+
+    def init(self, key: jax.Array) -> jax.Array:
+        """All rows as they are now, for tools that want them on a device.
+
+        Args:
+          key: Not needed.
+
+        Returns:
+          `[n_rows, *row]`.
+        """
+        return jnp.asarray(self.table.dense())
+
+    def __call__(self, params: Any, ids: Any) -> Any:
+        """What is computed, as a function of all rows: the oracle's view of it. The engine pulls rows instead.
+
+        Args:
+          params: All rows, `[n_rows, *row]`.
+          ids: Integers `[...]`.
+
+        Returns:
+          `[..., *row]`.
+
+        Raises:
+          SettingsError: If ids are no integers.
+        """
+        if not jnp.issubdtype(jnp.result_type(ids), jnp.integer):
+            got = str(jnp.result_type(ids))
+            raise SettingsError("TableEmbed, ids", "integers", got, 'Declare the pump with `dtype="int32"`.')
+        return params[ids]

@@ -11,6 +11,7 @@ from ampjax.engine.kernels.coalescing import Coalesced
 from ampjax.engine.kernels.edge_sizes import EdgeSizes
 from ampjax.engine.kernels.launch import Launch
 from ampjax.engine.loss_metrics import LossSums
+from ampjax.engine.table_gradients import TableGradients
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import ArenaKey
 from ampjax.sched.decisions.dispatch import Dispatch
@@ -37,6 +38,16 @@ class AnyStore(Protocol):
     @property
     def accumulators(self) -> Trees:
         """As `ParameterStore.accumulators`."""
+        ...
+
+    @property
+    def tables(self) -> Mapping[str, TableGradients]:
+        """As `ParameterStore.tables`."""
+        ...
+
+    @property
+    def all_params(self) -> Trees:
+        """As `ParameterStore.all_params`."""
         ...
 
     def set_params(self, node: str, params: Any) -> None:

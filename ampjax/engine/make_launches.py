@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ampjax.engine.kernels.launch import CHANGES_ONLY, Launch
 from ampjax.plan.row_seeds import RowSeeds
 from ampjax.plan.stages import Stage
@@ -23,7 +25,7 @@ class Launches:
         self._capacities: dict[int, tuple[int, ...]] = {}  # of stages' outputs
         self._n_slots = -1  # of all arenas, when they were looked up
         self._stages = [
-            (stage, len(stage.ports), len(stage.outputs), stage.ragged or stage.random)
+            (stage, len(stage.ports), len(stage.outputs), stage.ragged or stage.random or stage.kind.reads_table)
             for stage in scheduler.plan.stages
         ]
 
@@ -71,9 +73,12 @@ class Launches:
         sizes, edges, seeds = contents.sizes(d), contents.edges(d), ()
         if stage.random and d.direction != INFER:
             seeds = self._seeds.of(contents.states(d), sizes, edges)
-        return launch._replace(
+        launch = launch._replace(
             sizes=sizes, edges=edges, scatter=contents.scatter(d), seeds=seeds, versions=d.versions, drop=bool(d.drop)
         )
+        if not stage.kind.reads_table:
+            return launch
+        return launch._replace(instances=np.repeat(d.ids, 1 if sizes is None else sizes))
 
 
 def brings_updates(stage: Stage, d: Dispatch) -> bool:

@@ -18,7 +18,9 @@ from ampjax.engine.arenas import copied, zeros
 from ampjax.engine.kernels.kernel import Kernel, jitted
 from ampjax.engine.kernels.residuals import shapes_of
 from ampjax.engine.kernels.shared_kernels import shared
+from ampjax.engine.table_gradients import TableGradients
 from ampjax.engine.touched_rows import TouchedRows
+from ampjax.ir.host_tables import HostTable
 from ampjax.optim.node_update import make_update, trainable
 from ampjax.optim.row_update import make_row_update
 from ampjax.sched.decisions.parameter_changes import Average, Change, Contribute, Merge, Update
@@ -26,14 +28,17 @@ from ampjax.sched.decisions.parameter_changes import Average, Change, Contribute
 
 @dataclass(frozen=True)
 class NodeTraining:
-    """How one parameterised node is trained: its optax transform, and `mean` or `sum` over gradient rows."""
+    """How one parameterised node is trained: its optax transform, `mean` or `sum` over gradient rows; and the table that does it itself."""
 
     tx: optax.GradientTransformation
     gradient: str = "mean"
+    table: HostTable | None = None
 
 
 class ParameterStore:
     """The parameters, optimizer states and accumulated gradients of all nodes, by name.
+
+    Of a node whose parameters are a table in host memory (`tables`) all three are trees without arrays.
 
     Args:
       params: Parameters by node name.
@@ -43,6 +48,7 @@ class ParameterStore:
 
     Attributes:
       stash: Parameters that messages in flight have seen, by stage and versions.
+      tables: The gradients that wait for an update, of nodes whose parameters are tables in host memory.
     """
 
     def __init__(
@@ -58,6 +64,11 @@ class ParameterStore:
         self.accumulators: dict[str, Any] = {}
         self.stash: dict[tuple[int, tuple[int, ...]], tuple[Any, ...]] = {}
         self._by_row: dict[str, TouchedRows] = {}
+        self.tables = {
+            node: TableGradients(own.table, own.gradient)
+            for node, own in self.training.items()
+            if own.table is not None
+        }
         self._handed_in: dict[str, dict[str, Any]] = {}
         self._updates: dict[str, Kernel] = {}
         for node, value in params.items():
@@ -79,6 +90,9 @@ class ParameterStore:
         Args:
           node: Its name.
         """
+        if node in self.tables:
+            self.opt_state[node], self.accumulators[node] = (), self.tables[node]
+            return
         floats = trainable(self.params[node])
         device = self._device_of[node]
         # Copies, since an update donates every buffer once: some transforms keep the parameters that they were given, or one array twice.
@@ -114,7 +128,7 @@ class ParameterStore:
         Returns:
           Those of them whose transforms allow it.
         """
-        for node in set(nodes) - self.stashed:
+        for node in set(nodes) - self.stashed - self.tables.keys():
             table, training = self.params[node], self.training[node]
             update = make_row_update(training.tx, training.gradient, table.shape, table.dtype)
             if update is not None:
@@ -139,7 +153,9 @@ class ParameterStore:
           change: The change.
           elsewhere: What `averaged` gives for those of the nodes that are kept in other processes.
         """
-        if isinstance(change, Update):
+        if isinstance(change, Update) and change.node in self.tables:
+            self.tables[change.node].update(change.count)
+        elif isinstance(change, Update):
             by_row = self._by_row.get(change.node)
             self._update(change, None if by_row is None else by_row.rows)
             if by_row is not None:
@@ -206,6 +222,8 @@ class ParameterStore:
         Args:
           node: Its name.
         """
+        if node in self.tables:
+            return
         for rows in (None, np.zeros(1, int)) if node in self._by_row else (None,):
             with self.on_copies([node], [node]):
                 self._update(Update(node, 1), rows)
@@ -236,6 +254,11 @@ class ParameterStore:
             yield
 
     # -- questions
+
+    @property
+    def all_params(self) -> dict[str, Any]:
+        """Parameters by node, with copies of all rows of tables in host memory."""
+        return self.params | {node: own.table.dense() for node, own in self.tables.items()}
 
     @property
     def n_bytes(self) -> dict[str, int]:

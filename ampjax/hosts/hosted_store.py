@@ -44,6 +44,16 @@ class HostedStore:
         """Accumulated gradients by node."""
         return self._gathered("accumulators")
 
+    @property
+    def tables(self) -> dict[str, Any]:
+        """No node's parameters are a table in host memory: `train.hosted` refuses these."""
+        return {}
+
+    @property
+    def all_params(self) -> dict[str, Any]:
+        """The same as `params`."""
+        return self.params
+
     def set_params(self, node: str, params: Any) -> None:
         """Puts a node's parameters on its host.
 

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from ampjax.errors import GraphError
+from ampjax.ir.host_tables import HostTable
 
 Params = Any
 
@@ -26,11 +27,20 @@ class Body:
       init: `init(key) -> params`, or None for a node without parameters.
       rng: True if it takes a PRNG key per message; the key is the same in forward and backward, another in each epoch, and None outside
         training.
+      table: The table in host memory whose rows are its parameters; None where they lie on a device.
     """
 
     apply: Callable[..., Any]
     init: Callable[[jax.Array], Params] | None = field(default=None, compare=False)  # arrays in it can't be hashed
     rng: bool = False
+    table: HostTable | None = None
+
+    @property
+    def param_shapes(self) -> Params:
+        """The parameters as a pytree of `jax.ShapeDtypeStruct`, `()` where there are none. A table's rows are not looked at."""
+        if self.table is not None:
+            return jax.ShapeDtypeStruct(self.table.shape, self.table.dtype)
+        return () if self.init is None else jax.eval_shape(self.init, jax.random.key(0))
 
 
 @dataclass(frozen=True)
@@ -68,7 +78,7 @@ def parameterised(name: str, body: Any, params: Any = None, rng: bool = False) -
     if _is_nnx(body):
         return _nnx_body(body, rng)
     if hasattr(body, "init") and callable(body):
-        return Body(body, body.init, rng)
+        return Body(body, body.init, rng, getattr(body, "host_table", None))
     if not callable(body):
         raise GraphError(
             f"node `{name}`",

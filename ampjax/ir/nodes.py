@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ampjax.ir.control_nodes import CONTROL, Phi
+from ampjax.ir.host_tables import HostTable
 from ampjax.ir.payload_nodes import Compute
 from ampjax.ir.wires import Wire, WireType
 
@@ -94,6 +95,11 @@ class Node:
     def has_params(self) -> bool:
         """Whether the node computes with parameters: its own, or another's."""
         return isinstance(self.op, Compute) and self.op.body.init is not None
+
+    @property
+    def table(self) -> HostTable | None:
+        """The table in host memory whose rows are the node's parameters, if there is one."""
+        return self.op.body.table if isinstance(self.op, Compute) else None
 
     @property
     def params_name(self) -> str:

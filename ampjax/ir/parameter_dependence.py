@@ -109,7 +109,7 @@ def records(body: Body, rows: tuple[tuple[tuple[int, ...], str], ...]) -> bool:
         float_leaves = [leaf for is_float, leaf in zip(floats, leaves, strict=True) if is_float]
         return jax.tree.leaves(jax.vjp(of_floats, float_leaves)[1])
 
-    params = jax.eval_shape(body.init, jax.random.key(0))
+    params = body.param_shapes
     inputs = tuple(jax.ShapeDtypeStruct((ROWS, *shape), dtype) for shape, dtype in rows)
     keys = jax.eval_shape(functools.partial(jax.random.split, num=ROWS), jax.random.key(0))
     return any(array.record and array.shape[:1] == (ROWS,) for array in made(pullback, params, inputs, keys))

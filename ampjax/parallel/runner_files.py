@@ -199,6 +199,22 @@ def whole(folder: str | Path, params: Tree, tx: optax.GradientTransformation) ->
     )
 
 
+def notes_of(folder: str | Path) -> Any:
+    """What was noted in a checkpoint, in JSON's types; nothing else is read, and the notes are not checked.
+
+    Args:
+      folder: What `save` wrote.
+
+    Returns:
+      The notes; None if there are none.
+
+    Raises:
+      SettingsError: If the folder is no path.
+      TableError: If there is no manifest, or it was altered.
+    """
+    return _facts(_whole_one(folder)).get("notes")
+
+
 def load(
     folder: str | Path,
     params: Tree,
@@ -295,7 +311,7 @@ def _load_table(folder: Path, path: str, like: Table | Like) -> Table:
     if saved != like.shape:
         fix = "Restore into a runner of the same model: a table has as many rows as when it was saved."
         raise DataError(f"checkpoint `{folder.parent}`, table `{path}`", f"shape {like.shape}", f"{saved}", fix)
-    return Table.load(folder, like.rule, **like.settings)
+    return Table.load(folder, like.transform if isinstance(like, Table) else like.rule, **like.settings)
 
 
 def _described(params: Tree, state: Tree) -> list[list[Any]]:

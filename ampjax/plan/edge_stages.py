@@ -128,7 +128,8 @@ def _fusable(node: Node, last: bool) -> bool:
         return True
     types = [wire.type for wire in node.inputs if wire is not None and wire.type is not None]
     rows = tuple((t.shape, t.dtype.name) for t in types)
-    return last and node.options.max_dispatch_size is None and not records(node.op.body, rows)
+    alone = node.options.max_dispatch_size is not None or node.table is not None
+    return last and not alone and not records(node.op.body, rows)
 
 
 def _in_order(nodes: Mapping[Node, None]) -> tuple[Node, ...]:

@@ -131,7 +131,8 @@ def is_padded(stage: Stage) -> bool:
     Returns:
       False if padding waits until a dispatch is issued. A chain's size follows from its edges too.
     """
-    return not stage.ragged and (stage.kind.is_row_wise or stage.kind.is_transfer or stage.kind.is_sink)
+    kind = stage.kind
+    return not stage.ragged and (kind.is_row_wise or kind.is_transfer or kind.is_sink or kind.reads_table)
 
 
 def padded_sizes(stage: Stage, n: int) -> list[int]:

@@ -14,7 +14,7 @@ from ampjax.optim.node_update import trainable
 
 
 def kept_bytes(graph: Graph, tx: optax.GradientTransformation | None = None) -> dict[str, int]:
-    """Bytes that each parameterised node keeps for as long as it trains: with Adam four times its weights.
+    """Bytes that each parameterised node keeps on its device for as long as it trains: with Adam four times its weights, of a table none.
 
     Activations come and go in arenas (`memory_limit`), and older versions of stashed weights only while somebody needs them: neither is
     counted.
@@ -30,6 +30,9 @@ def kept_bytes(graph: Graph, tx: optax.GradientTransformation | None = None) -> 
     known: dict[tuple[int, int], int] = {}  # replicas are alike
     sizes = {}
     for name, node in graph.parameterised.items():
+        if node.table is not None:
+            sizes[name] = 0
+            continue
         init, own = node.op.body.init, node.options.tx or default
         key = id(init), id(own)
         if key not in known:

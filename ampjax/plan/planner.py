@@ -16,11 +16,11 @@ from ampjax.ir.state import Layout
 from ampjax.ir.wires import Wire
 from ampjax.plan import consumers
 from ampjax.plan.edge_stages import Chain, find_chains
-from ampjax.plan.stage_kinds import COLLECT, EDGES, GROUP, LOSS, REDUCE, ROWS, SINK, TRANSFER
+from ampjax.plan.stage_kinds import COLLECT, EDGES, GROUP, LOSS, REDUCE, ROWS, SINK, TABLE, TRANSFER
 from ampjax.plan.stages import HOST, ControlStep, Port, Stage, StagePort, Targets, input_wire, wire_type
 
 KIND_OF = {Loss: LOSS, Reduce: REDUCE, Collect: COLLECT, Sink: SINK, Group: GROUP}
-"""The kind of the stage that ends with a node of such a type; of all others it is `ROWS`."""
+"""The kind of the stage that ends with a node of such a type; of all others it is `ROWS`, or `TABLE` where a table has the parameters."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -139,13 +139,13 @@ class _Planner:
 
         A loss need not consume what sinks see beside it: where sinks are wanted, it is left out.
         """
-        if not isinstance(node.op, Compute) and chain is None:
+        if node.table is not None or (not isinstance(node.op, Compute) and chain is None):
             return None
         consumers = [consumer for wire in node.outputs for consumer, _ in wire.consumers]
         others = [consumer for consumer in consumers if not isinstance(consumer.op, Sink)]
         homes = [of.get(consumer.name) if not consumer.is_control else None for consumer in others or consumers]
         home = homes[0] if homes else None  # none consumes what is discarded
-        if home is None or any(other is not home for other in homes):
+        if home is None or any(other is not home for other in homes) or home[-1].table is not None:
             return None
         last = home[-1]
         if len(others) < len(consumers) and not isinstance(last.op, Loss):
@@ -177,7 +177,7 @@ class _Planner:
 
     def _add_stage(self, nodes: list[Node]) -> Stage:
         last = nodes[-1]
-        kind = KIND_OF.get(type(last.op), ROWS)
+        kind = KIND_OF.get(type(last.op), ROWS) if last.table is None else TABLE
         worker = self.worker_of.get(last.name, 0)
         stage = Stage(
             len(self.stages),

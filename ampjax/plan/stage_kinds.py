@@ -19,6 +19,7 @@ class StageKind:
       starts_backward: Its forward dispatch computes gradients, too: a loss.
       is_sink: What arrives goes to the user.
       is_transfer: It copies rows from one memory space to another.
+      reads_table: Its parameters are a table in host memory, of which it copies rows to a device.
     """
 
     name: str
@@ -31,6 +32,7 @@ class StageKind:
     starts_backward: bool = False
     is_sink: bool = False
     is_transfer: bool = False
+    reads_table: bool = False
 
     def __str__(self) -> str:
         return self.name
@@ -71,6 +73,9 @@ SINK = StageKind("sink", is_sink=True)
 
 TRANSFER = StageKind("transfer", is_transfer=True)
 """A copy to another memory space."""
+
+TABLE = StageKind("table", reads_table=True)
+"""A node whose parameters are a table in host memory."""
 
 GROUP = StageKind("group", is_dispatched=False)
 """Messages that share a key become one ragged message."""

@@ -135,7 +135,7 @@ def simulate(
         scheduler.counts.read(),
         trace,
         metrics_of(executor.losses.take(train)) if executor is not None else {},
-        jax.tree.map(np.array, executor.store.params) if executor is not None else {},
+        jax.tree.map(np.array, executor.store.all_params) if executor is not None else {},
     )
 
 

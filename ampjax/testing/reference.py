@@ -143,6 +143,17 @@ def init_params(graph: Graph, seed: int = 0) -> dict[str, Any]:
     return {name: node.op.body.init(jax.random.fold_in(root, i)) for i, (name, node) in nodes}
 
 
+def with_tables(graph: Graph, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters with those of nodes whose parameters are tables in host memory: all rows, as they are now.
+
+    Args:
+      graph: A closed graph.
+      params: A pytree for each other parameterised node, by name.
+    """
+    tables = {name: node.table.dense() for name, node in graph.parameterised.items() if node.table is not None}
+    return dict(params) | tables
+
+
 def _check(graph: Graph, params: Mapping[str, Any], jit: bool, oracle: str) -> None:
     wanted, given = sorted(graph.parameterised), sorted(params)
     if wanted != given:

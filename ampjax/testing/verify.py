@@ -7,7 +7,7 @@ from typing import Any
 
 from ampjax.ir.graph import Graph
 from ampjax.testing.engine_run import differences_of, run_engine
-from ampjax.testing.reference import reference
+from ampjax.testing.reference import reference, with_tables
 from ampjax.testing.verification import Verification, account, not_looked_at
 from ampjax.train.initial_params import initial_params
 from ampjax.train.settings import Settings
@@ -71,7 +71,7 @@ def verify(
     tried = schedules if schedules is not None else SCHEDULES[1:2] if quick else SCHEDULES
     with Reporter(progress) as reporter:
         with reporter.part("reference", len(instances)) as ended:
-            wanted = reference(graph, start, instances, oracle=oracle, ended=ended)
+            wanted = reference(graph, with_tables(graph, start), instances, oracle=oracle, ended=ended)
         runs = [run_engine(graph, instances, start, settings, reporter) for settings in tried]
     differences = [differences_of(run, wanted) for run in runs]
     worst = max(value for parts in differences for part in parts.values() for *_, value in part)

@@ -105,7 +105,7 @@ def node_training(graph: Graph, settings: Settings, tx: optax.GradientTransforma
     """
     default = tx if tx is not None else optax.adam(1e-3)
     return {
-        name: NodeTraining(node.options.tx or default, node.options.gradient or settings.gradient)
+        name: NodeTraining(node.options.tx or default, node.options.gradient or settings.gradient, node.table)
         for name, node in graph.parameterised.items()
     }
 

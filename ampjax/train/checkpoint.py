@@ -1,6 +1,6 @@
 """A trainer in files: parameters, optimizer states, gradients that wait for an update, and how far training has come.
 
-The files are those of a hybrid runner without tables: with checksums, and replaced in one go.
+The files are those of a hybrid runner: with checksums, and replaced in one go. A node's table in host memory is one of its tables.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ampjax.engine.executor_protocol import AnyStore
 from ampjax.errors import DataError
 from ampjax.parallel import runner_files
 from ampjax.sched.updates.counters import UpdateCounters
+from ampjax.sparse.table.sharded_table import Table
 from ampjax.train.position import Position
 
 
@@ -56,7 +57,10 @@ def save(
     """
     notes = {"updates": updates.state(), "rng": position.rng.bit_generator.state, "virtual_ns": position.virtual_ns}
     notes |= {} if fit is None else {"fit": fit}
-    runner_files.save(folder, position.epochs, dict(store.params), _beside(store), {}, notes)
+    rows = {node: gradients.joined() for node, gradients in store.tables.items()}
+    if rows:
+        notes["waiting"] = {node: [len(rows[node][0]), own.n_new] for node, own in store.tables.items()}
+    runner_files.save(folder, position.epochs, dict(store.params), _beside(store, rows), tables_of(store), notes)
 
 
 def restore(folder: str | Path, store: AnyStore, updates: UpdateCounters, position: Position) -> None:
@@ -91,7 +95,8 @@ def read(folder: str | Path, store: AnyStore, updates: UpdateCounters, position:
     Raises:
       Exception: As `restore`.
     """
-    saved = runner_files.load(folder, dict(store.params), _beside(store), {})
+    like = {node: [table] for node, table in tables_of(store).items()}
+    saved = runner_files.load(folder, dict(store.params), _beside(store, _rows_like(folder, store)), like)
     notes = _checked_notes(folder, saved.notes, updates.state(), position.rng)
     return Saved(saved, notes, notes.get("fit"))
 
@@ -107,6 +112,10 @@ def apply(saved: Saved, store: AnyStore, updates: UpdateCounters, position: Posi
     """
     files, notes = saved.files, saved.notes
     store.restore(files.params, files.state["optimizers"], files.state["gradients"])
+    for node, table in tables_of(store).items():
+        table.take_over(files.tables[node][0])
+        ids, rows = files.state["rows"][node]
+        store.tables[node].restore(ids, rows, notes["waiting"][node][1])
     updates.resume(notes["updates"])
     position.rng.bit_generator.state = notes["rng"]
     position.epochs, position.virtual_ns = files.step, notes["virtual_ns"]
@@ -137,5 +146,54 @@ def _same_form(value: Any, like: Any) -> bool:
     return type(value) in (int, float, bool) if isinstance(like, int | float) else isinstance(value, type(like))
 
 
-def _beside(store: AnyStore) -> dict[str, Any]:
-    return {"optimizers": dict(store.opt_state), "gradients": dict(store.accumulators)}
+def tables_of(store: AnyStore) -> dict[str, Table]:
+    """The tables in host memory, by node.
+
+    Args:
+      store: The parameters.
+
+    Raises:
+      DataError: If one can't be saved.
+    """
+    found = dict[str, Table]()
+    for node, gradients in store.tables.items():
+        if not isinstance(gradients.table, Table):
+            got, fix = type(gradients.table).__name__, "Use `ampjax.sparse.Table`."
+            raise DataError(f"checkpoint, table of node `{node}`", "an `ampjax.sparse.Table`", got, fix)
+        found[node] = gradients.table
+    return found
+
+
+def _rows_like(folder: str | Path, store: AnyStore) -> dict[str, Any]:
+    """Arrays like the gradients that wait for tables' updates in a checkpoint.
+
+    Raises:
+      DataError: If it does not say how many there are.
+    """
+    if not store.tables:
+        return {}
+    notes = runner_files.notes_of(folder)
+    waiting: Any = notes.get("waiting") if isinstance(notes, dict) else None
+    try:
+        if waiting.keys() != store.tables.keys():
+            raise ValueError(f"of nodes {[*waiting]}")
+        counts = {node: _two_counts(given) for node, given in waiting.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        got, fix = f"{waiting!r:.60} ({error})", "Restore what a trainer of the same graph and settings has saved."
+        where = f"checkpoint `{folder}`, gradients of tables"
+        raise DataError(where, f"how many wait at {[*store.tables]}", got, fix) from error
+    rows = {node: own.table.shape[1:] for node, own in store.tables.items()}
+    return {node: (np.zeros(n, np.int64), np.zeros((n, *rows[node]), np.float32)) for node, (n, _) in counts.items()}
+
+
+def _two_counts(given: Any) -> tuple[int, int]:
+    n, n_new = given
+    if not (type(n) is type(n_new) is int and n >= 0 and n_new >= 0):
+        raise ValueError(f"{given!r:.60}")
+    return n, n_new
+
+
+def _beside(store: AnyStore, rows: Mapping[str, Any]) -> dict[str, Any]:
+    """What is saved beside parameters; `rows` are gradients of tables."""
+    beside = {"optimizers": dict(store.opt_state), "gradients": dict(store.accumulators)}
+    return beside | ({"rows": dict(rows)} if rows else {})

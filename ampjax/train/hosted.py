@@ -11,6 +11,7 @@ import numpy as np
 import optax
 
 from ampjax.devices.allreduce import Device
+from ampjax.errors import GraphError
 from ampjax.hosts.hosted_executor import HostedExecutor
 from ampjax.hosts.hosts import Hosts
 from ampjax.hosts.in_processes import start_processes
@@ -53,7 +54,12 @@ def start_hosts(
     Raises:
       ParameterError: If parameters do not fit the graph, or are not finite.
       HostError: If a host does not start.
+      GraphError: If a node's parameters are a table in this process's memory.
     """
+    for name, node in plan.graph.parameterised.items():
+        if node.table is not None:
+            fix = "Leave `hosts` out, or use `amp.nn.Embed`."
+            raise GraphError(f"node `{name}`, on hosts", "parameters on a device", "a table in this process", fix)
     program = HostProgram(
         plan.graph,
         dict(plan.worker_of),

@@ -26,7 +26,7 @@ def initial_params(graph: Graph, given: Mapping[str, Any], seed: int) -> dict[st
       seed: Of the PRNG keys.
 
     Returns:
-      A pytree of JAX arrays for each parameterised node, by name.
+      A pytree of JAX arrays for each parameterised node, by name; `()` for those whose parameters are a table in host memory.
 
     Raises:
       ParameterError: If given parameters are of no node, do not fit, or hold values that are not finite.
@@ -34,6 +34,9 @@ def initial_params(graph: Graph, given: Mapping[str, Any], seed: int) -> dict[st
     _require_known(graph.parameterised, given)
     params, first_of = {}, dict[str, Any]()
     for name, node in graph.parameterised.items():
+        if node.table is not None:
+            params[name] = _of_table(name, given.get(name, ()))
+            continue
         key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(node.role.encode()))
         initial = node.op.body.init(key)
         first = first_of.setdefault(node.role, initial)
@@ -42,12 +45,13 @@ def initial_params(graph: Graph, given: Mapping[str, Any], seed: int) -> dict[st
     return params
 
 
-def check_params(params: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def check_params(params: Mapping[str, Any], given: Mapping[str, Any], tables: Collection[str] = ()) -> dict[str, Any]:
     """The given parameters of some nodes, checked against those that are there.
 
     Args:
       params: A pytree for each parameterised node, by name.
       given: The same for some of them.
+      tables: Those whose parameters are tables in host memory.
 
     Returns:
       `given` as JAX arrays of the dtypes of `params`.
@@ -56,7 +60,21 @@ def check_params(params: Mapping[str, Any], given: Mapping[str, Any]) -> dict[st
       ParameterError: If a node is unknown, or a pytree does not fit or holds values that are not finite.
     """
     _require_known(params, given)
-    return {node: check_like(node, params[node], value) for node, value in given.items()}
+    of_tables = {node: _of_table(node, value) for node, value in given.items() if node in tables}
+    others = {node: check_like(node, params[node], value) for node, value in given.items() if node not in tables}
+    return others | of_tables
+
+
+def _of_table(node: str, given: Any) -> tuple[()]:
+    """The parameters of a node that has a table: none.
+
+    Raises:
+      ParameterError: If any were given.
+    """
+    if not (isinstance(given, tuple) and not given):
+        fix = "Make the table from these values; or `restore` a checkpoint, which holds tables."
+        raise ParameterError(f"parameters of `{node}`", "none: its table has its rows", "some", fix)
+    return ()
 
 
 def _require_known(nodes: Collection[str], given: Iterable[str]) -> None:

@@ -52,12 +52,14 @@ def provenance(
     Returns:
       Values by name, which JSON can hold: digests of the graph and of what the run starts from, settings, versions and machine.
     """
+    states = {node: own.table.opt_state for node, own in store.tables.items()}
+    pending = {node: own.joined() for node, own in store.tables.items()}
     return {
         **identity(plan, settings),
         "start": {
-            "parameters": digest(store.params).hex(),
-            "optimizer states": digest(store.opt_state).hex(),
-            "gradients": digest((store.accumulators, updates.counts, updates.versions)).hex(),
+            "parameters": digest(store.all_params).hex(),
+            "optimizer states": digest({**store.opt_state, **states}).hex(),
+            "gradients": digest(({**store.accumulators, **pending}, updates.counts, updates.versions)).hex(),
             "random numbers": _hex(repr((rng.bit_generator.state, seeds)).encode()),
         },
         "made with": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},

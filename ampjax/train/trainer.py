@@ -114,9 +114,8 @@ class Trainer:
 
     @property
     def params(self) -> dict[str, Any]:
-        """Parameters by node name: a copy, as NumPy arrays."""
-        params = self.session.executor.store.params
-        return {node: jax.tree.map(lambda x: np.array(x), tree) for node, tree in params.items()}
+        """Parameters by node name: a copy, as NumPy arrays; of a table in host memory all its rows."""
+        return {n: jax.tree.map(np.array, tree) for n, tree in self.session.executor.store.all_params.items()}
 
     def set_params(self, params: Mapping[str, Any]) -> None:
         """Replaces the parameters of some nodes; optimizer states stay.
@@ -128,14 +127,15 @@ class Trainer:
           ParameterError: If a node is unknown, or a tree does not fit or holds values that are not finite. Nothing is changed then.
         """
         store = self.session.executor.store
-        for node, value in check_params(store.params, params).items():
+        for node, value in check_params(store.params, params, store.tables).items():
             store.set_params(node, value)
 
     @property
     def gradients(self) -> dict[str, tuple[Any, int]]:
         """What each node has accumulated since its last update: the sum of its gradient rows, and their number."""
         counts, store = self.session.scheduler.updates.counts, self.session.executor.store
-        return {node: (jax.tree.map(np.asarray, tree), counts[node]) for node, tree in store.accumulators.items()}
+        sums = {**store.accumulators, **{node: own.dense() for node, own in store.tables.items()}}
+        return {node: (jax.tree.map(np.asarray, tree), counts[node]) for node, tree in sums.items()}
 
     def save(self, folder: str | Path) -> None:
         """Writes a checkpoint: parameters, optimizer states, gradients that wait for an update, random numbers, epochs.

@@ -64,6 +64,7 @@ class Launch(NamedTuple):
     seeds: Sequence[np.ndarray] = ()
     versions: tuple[int, ...] | None = None
     drop: bool = False
+    instances: np.ndarray | None = None
 
     @property
     def rows(self) -> list[np.ndarray]:

@@ -11,9 +11,10 @@ from ampjax.engine.kinds.rows_runner import RowsRunner
 from ampjax.engine.kinds.segments_runner import SegmentsRunner
 from ampjax.engine.kinds.sink_runner import SinkRunner
 from ampjax.engine.kinds.stage_runner import StageRunner
+from ampjax.engine.kinds.table_runner import TableRunner
 from ampjax.engine.kinds.transfer_runner import TransferRunner
 from ampjax.engine.loss_metrics import LossMetrics
-from ampjax.plan.stage_kinds import COLLECT, EDGES, LOSS, REDUCE, ROWS, SINK, TRANSFER, StageKind
+from ampjax.plan.stage_kinds import COLLECT, EDGES, LOSS, REDUCE, ROWS, SINK, TABLE, TRANSFER, StageKind
 from ampjax.plan.stages import Stage
 
 RUNNERS: Mapping[StageKind, Callable[[Stage, Arenas, LossMetrics], StageRunner]] = {
@@ -23,6 +24,7 @@ RUNNERS: Mapping[StageKind, Callable[[Stage, Arenas, LossMetrics], StageRunner]]
     REDUCE: lambda stage, arenas, losses: SegmentsRunner(stage, arenas),
     COLLECT: lambda stage, arenas, losses: SegmentsRunner(stage, arenas),
     SINK: lambda stage, arenas, losses: SinkRunner(stage, arenas),
+    TABLE: lambda stage, arenas, losses: TableRunner(stage, arenas),
     TRANSFER: lambda stage, arenas, losses: TransferRunner(stage, arenas),
 }
 """The runner of each kind that is dispatched."""

@@ -12,7 +12,7 @@ import numpy as np
 from ampjax.errors import GraphError
 from ampjax.ir.bodies import Body, accepts, parameterised, parameterless
 from ampjax.ir.builders.add_node import add_with_one_output
-from ampjax.ir.builders.shared_params import check_sharing, find_owner, shared_options
+from ampjax.ir.builders.shared_params import check_no_table, check_sharing, find_owner, options_at_table, shared_options
 from ampjax.ir.control_nodes import Key
 from ampjax.ir.graph import current_graph
 from ampjax.ir.nodes import NodeOptions
@@ -55,7 +55,11 @@ class NodeBuilder:
                 f"node `{self.name}`", "at least one input wire", "none", "Call it with the wires that feed it."
             )
         _check_arity(self.name, self.body, len(inputs), skip=1 if self.kind == "PPT" else 0)
-        body, options = self._with_shared_params() if self.params_of is not None else (self.body, self.options)
+        body, options = self.body, self.options
+        if self.params_of is not None:
+            body, options = self._with_shared_params()
+        elif body.table is not None:
+            options = options_at_table(current_graph(), self.name, body.table, options)
         op = Loss(body, self.join) if self.kind == "Loss" else Compute(self.kind, body, self.outputs, self.join)
         ports = tuple(port_names(self.body.apply, len(inputs), 1 if self.kind == "PPT" else 0))
         n_out = 0 if self.kind == "Loss" else self.outputs
@@ -71,6 +75,7 @@ class NodeBuilder:
         """The body and the options of a node that computes with another's parameters."""
         graph = current_graph()
         owner = find_owner(graph, self.name, self.params_of)
+        check_no_table(self.name, self.body if owner.table is None else owner.op.body, owner)
         options = shared_options(owner, self.name, self.options, graph.users[owner.name])
         return replace(self.body, init=owner.op.body.init), options
 

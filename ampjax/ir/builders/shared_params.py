@@ -7,7 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ampjax.errors import GraphError
+from ampjax.ir.bodies import Body
 from ampjax.ir.graph import Graph
+from ampjax.ir.host_tables import HostTable
 from ampjax.ir.nodes import Node, NodeOptions
 from ampjax.ir.wires import Wire
 
@@ -91,7 +93,8 @@ def shared_options(owner: Node, name: str, options: NodeOptions, others: Iterabl
       GraphError: If it is to be on another worker than they are.
     """
     for other in others:
-        if None not in (options.worker, other.options.worker) and options.worker != other.options.worker:
+        differ = None not in (options.worker, other.options.worker) and options.worker != other.options.worker
+        if differ and owner.table is None:
             raise GraphError(
                 f"node `{name}`, worker",
                 f"worker {other.options.worker}, that of `{other.name}`, as the two compute with the parameters of `{owner.name}`",
@@ -99,3 +102,56 @@ def shared_options(owner: Node, name: str, options: NodeOptions, others: Iterabl
                 "Put the two on one worker, or leave one of them to the affinity rule.",
             )
     return replace(options, params_of=owner.name, **{option: getattr(owner.options, option) for option in OWNERS})
+
+
+def check_no_table(name: str, body: Body, owner: Node) -> None:
+    """Checks that neither of two nodes that are to share parameters has a table in host memory: of one, any nodes may look rows up as it is.
+
+    Args:
+      name: The name of the node that is to compute with the other's parameters.
+      body: Its body, or the other's if that one reads a table.
+      owner: The node that has the parameters.
+
+    Raises:
+      GraphError: If one has.
+    """
+    if body.table is not None:
+        raise GraphError(
+            f"node `{name}`, params_of",
+            "parameters that lie on a device",
+            f"a table in host memory, beside `{owner.name}`",
+            "Give both nodes a `TableEmbed` of the table, without `params_of`; what reads all rows needs them on a device: `amp.nn.Embed`.",
+        )
+
+
+def options_at_table(graph: Graph, name: str, table: HostTable, options: NodeOptions) -> NodeOptions:
+    """The options of a node that looks rows of a table up. All that do so in a graph, copies included, share its parameters.
+
+    Args:
+      graph: The graph that is being built.
+      name: The node's name.
+      table: The table.
+      options: What the user set for it.
+
+    Returns:
+      The options; with `params_of`, if another node looks rows of this table up already.
+
+    Raises:
+      GraphError: If it has a transform, which is the table's own; or other options of its parameters than that other node.
+    """
+    if options.tx is not None:
+        fix = "Pass it to the table: `Table(values, tx)`."
+        raise GraphError(f"node `{name}`, tx", "none: its table has an optimizer of its own", "a transform", fix)
+    owner = next((node for node in graph.parameterised.values() if node.table is table), None)
+    if owner is None:
+        return options
+    for option in OWNERS:
+        here, there = getattr(options, option), getattr(owner.options, option)
+        if here not in (None, there):
+            raise GraphError(
+                f"node `{name}`, {option}",
+                f"{there!r}, as at `{owner.name}`, which looks rows of the same table up",
+                f"{here!r}",
+                "Set it at the first of these nodes only: they have one update rule.",
+            )
+    return shared_options(owner, name, options, graph.users[owner.name])

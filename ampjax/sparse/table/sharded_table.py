@@ -97,19 +97,25 @@ class Table:
         check_values(values)
         n_rows, dtype = values.shape[0], np.dtype(values.dtype)
         settings = TableSettings(n_rows, dtype, partitions, servers, mode, wire_dtype, folder, max_lag, processes)
-        self._start(settings, *_split_and_rule(tx, tuple(values.shape), dtype))
+        self._start(settings, tx, *_split_and_rule(tx, tuple(values.shape), dtype))
         self._shards.fill(row_blocks.of_values(values, kernels_for(self.rule)))
 
-    def _start(self, settings: TableSettings, split: Split | None, rule: RowRule, version: int = 0) -> None:
+    def _start(self, settings: TableSettings, tx: Any, split: Split | None, rule: RowRule, version: int = 0) -> None:
         """Sets everything but the rows."""
+        self._tx = tx
         no_params = split and split.params.fill([])  # the table is the transform's only variable
         self._variables = split and SharedVariables(split, no_params, split.init(no_params))
         self._settings, self._connection = settings, Connection(rule, settings.processes or LocalServers())
-        forget = self._connection.servers.forget_table
-        weakref.finalize(self, forget, self._connection.table).atexit = False
+        self._forget = self._forgotten_with_it()
         catches_up = settings.mode == "faithful" and not rule.zero_gradient_is_noop
         history = SharedHistory(settings.max_lag if catches_up else 0, version)
         self._shards = Shards(settings, settings.partitions, self._connection, history)
+
+    def _forgotten_with_it(self) -> weakref.finalize:
+        """Lets servers forget the rows when the table goes."""
+        forget = weakref.finalize(self, self._connection.servers.forget_table, self._connection.table)
+        forget.atexit = False
+        return forget
 
     # ---- what it is --------------------------------------------------------------------------------------------------
 
@@ -155,6 +161,11 @@ class Table:
         names = ("mode", "wire_dtype", "folder", "max_lag", "processes")
         placed = {"partitions": self.n_partitions, "servers": self.placement}
         return placed | {name: getattr(kept, name) for name in names}
+
+    @property
+    def transform(self) -> optax.GradientTransformation | RowRule:
+        """The transform, or the rule, that it was made with."""
+        return self._tx
 
     @property
     def rule(self) -> RowRule:
@@ -364,7 +375,7 @@ class Table:
             folder, saved, arrays, settings
         )  # before a table is made: the files hold as many rows as it will have
         table = cls.__new__(cls)
-        table._start(kept, *_split_and_rule(tx, arrays[0].shape, kept.dtype), version=saved["version"])
+        table._start(kept, tx, *_split_and_rule(tx, arrays[0].shape, kept.dtype), version=saved["version"])
         types = [(array.shape, array.dtype) for array in arrays], [(other.shape, other.dtype) for other in others]
         if (facts := table._facts()) != {name: saved.get(name) for name in facts} or types != table._types():
             fix = "Pass the transform that it was saved with."
@@ -374,6 +385,24 @@ class Table:
         table._shards.fill(row_blocks.of_arrays(arrays))
         table_files.sweep(folder)
         return table
+
+    def take_over(self, other: Table) -> None:
+        """Becomes what another table is, with its rows, state and version; whoever holds this table goes on with them.
+
+        Args:
+          other: Of the same shape and dtype. It must not be used any more.
+
+        Raises:
+          TableError: If it has another shape or dtype.
+        """
+        here, there = ((table.shape, str(table.dtype)) for table in (self, other))
+        if here != there:
+            raise TableError("take_over", f"a table {here}", f"{there}", "Give one that was saved from this one.")
+        with self._connection.lock:
+            other._forget.detach()
+            self._forget()
+            self.__dict__.update({name: value for name, value in vars(other).items() if name != "_forget"})
+            self._forget = self._forgotten_with_it()
 
     def _types(self) -> tuple[list[Any], list[Any]]:
         """Shapes and dtypes of what is saved: arrays of rows, and shared state."""

@@ -145,4 +145,4 @@ class PassRunner:
         await self._pace.drive(loop, trace)
         await wait_with_warning(self._executor.fences.wait, "the last dispatch of some worker")
         if journal is not None:
-            journal.ends(self._executor.store.params if data_pass.train else None)
+            journal.ends(self._executor.store.all_params if data_pass.train else None)

@@ -1,0 +1,98 @@
+"""Runs `table` stages: rows of a table in host memory are pulled for a dispatch, and their gradients kept for the table's update."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ampjax.engine.arenas import Arenas
+from ampjax.engine.kernels import copy_kernels
+from ampjax.engine.kernels.coalescing import Coalesced
+from ampjax.engine.kernels.launch import Launch
+from ampjax.engine.kernels.weight_gradients import GradientConsumer
+from ampjax.engine.kinds.stage_arrays import StageArrays
+from ampjax.engine.kinds.stage_runner import Params, StageRunner
+from ampjax.engine.table_gradients import TableGradients
+from ampjax.errors import MessageError
+from ampjax.plan.stages import HOST, Stage
+from ampjax.sched.columns import TRASH
+
+
+class TableRunner(StageRunner):
+    """Carries out the launches of one `table` stage.
+
+    Ids that were pumped lie on the host already; computed ones are read back, which waits for their device.
+
+    Args:
+      stage: The stage.
+      arenas: Where payloads lie.
+    """
+
+    def __init__(self, stage: Stage, arenas: Arenas):
+        self.stage, self._arenas, self._arrays = stage, arenas, StageArrays(stage, arenas)
+        (node,) = stage.nodes
+        assert node.table is not None
+        self._table = node.table
+        self._source, self._target = stage.ports[0].arena, stage.arenas[0]
+        keys = self._source, self._target
+        self._get, self._put = copy_kernels.get_rows(keys), copy_kernels.put_rows(keys)
+
+    def forward(self, launches: Coalesced, params: Params) -> None:
+        """Pulls rows."""
+        (launch,) = launches
+        if not launch.n_rows:
+            return
+        a, target = self._arenas, self._target
+        slots, to = self._arrays.lines(launch)
+        ids = self._ids(slots)
+        self._check(launch, ids)
+        rows = self._table.pull(ids.reshape(-1)).reshape(*ids.shape, *self._table.shape[1:])
+        grads = None if self.stage.written[0] else a.grads[target]
+        a.values[target], zeroed = self._put.once(a.values[target], grads, to, rows)
+        if zeroed is not None:
+            a.grads[target] = zeroed
+
+    def backward(
+        self, launches: Coalesced, params: Params, consumer: GradientConsumer, states: Any, scalars: np.ndarray | None
+    ) -> Any:
+        """Keeps the gradients of rows; ids have none."""
+        (launch,) = launches
+        if not launch.n_rows:
+            return states
+        gradients: TableGradients = states[0]
+        slots, to = self._arrays.lines(launch)
+        grads = self._arenas.grads[self._target]
+        assert grads is not None
+        if slots[0] != TRASH:  # a launch that only compiles has no rows
+            ids = self._ids(slots)[: launch.n_rows]
+            gradients.add(ids, self._get.once(grads, to))
+        else:
+            self._get.once(grads, to)
+        return states
+
+    def _ids(self, slots: np.ndarray) -> np.ndarray:
+        """The ids at slots of the stage's port, int64 `[k]`, or `[k, ids]` where a message brings several."""
+        source = self._source
+        if source[0] == HOST:
+            return self._arenas.host[source][slots].astype(np.int64)
+        return np.asarray(self._get.once(self._arenas.values[source], slots)).astype(np.int64)
+
+    def _check(self, launch: Launch, ids: np.ndarray) -> None:
+        """Raises unless all ids are rows of the table.
+
+        Raises:
+          MessageError: If one is not; it names the instance.
+        """
+        n_rows = self._table.shape[0]
+        outside = (ids < 0) | (ids >= n_rows)
+        if not outside.any():
+            return
+        place = tuple(np.argwhere(outside)[0])
+        instance = "" if launch.instances is None else f" of instance {launch.instances[place[0]]}"
+        raise MessageError(
+            f"node `{self.stage.name}`, id{instance}",
+            f"a row of its table, in [0, {n_rows})",
+            f"{ids[place]}",
+            "Map ids to rows before they are pumped, or make the table larger: a negative id does not count from its end.",
+        )

@@ -1,0 +1,98 @@
+"""The gradients of a table in host memory that wait for its node's update."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from ampjax.ir.host_tables import HostTable
+
+MOST_ROWS = 1 << 16
+"""From so many rows on, those of one id are summed before an update is due."""
+
+
+@jax.tree_util.register_static
+class TableGradients:
+    """What a node has accumulated for a table: ids and rows of gradients.
+
+    To JAX it is a tree without arrays, so that it can stand among other nodes' accumulators.
+
+    Args:
+      table: The table.
+      gradient: `mean` or `sum` over an update's gradient rows.
+
+    Attributes:
+      n_new: Rows of gradients that have come since those of one id were summed.
+    """
+
+    def __init__(self, table: HostTable, gradient: str):
+        self.table, self._gradient = table, gradient
+        self._ids: list[np.ndarray] = []
+        self._rows: list[Any] = []
+        self.n_new = 0
+
+    def add(self, ids: np.ndarray, rows: Any) -> None:
+        """Adds gradients; those that lie on a device are waited for when they are needed.
+
+        Args:
+          ids: Whose they are, `[n]`, or `[n, ids]` where a message brings several.
+          rows: `[m, *row]` or `[m, ids, *row]`, with `m >= n`: behind the first n stands padding.
+        """
+        self._ids.append(ids)
+        self._rows.append(rows)
+        self.n_new += ids.size
+        if self.n_new > MOST_ROWS:
+            self.restore(*self.summed(), 0)
+
+    def summed(self) -> tuple[np.ndarray, np.ndarray]:
+        """The ids that have gradients, rising, and the sums of their gradients. Waits for the device.
+
+        Returns:
+          `[n]` int64, and `[n, *row]` float32.
+        """
+        ids, rows = self.joined()
+        order = np.argsort(ids, kind="stable")
+        ids, rows = ids[order], rows[order]
+        starts = np.flatnonzero(np.concatenate([np.ones(min(len(ids), 1), bool), ids[1:] != ids[:-1]]))
+        return ids[starts], np.add.reduceat(rows, starts, axis=0) if len(starts) else rows
+
+    def restore(self, ids: np.ndarray, rows: np.ndarray, n_new: int) -> None:
+        """Has these gradients, and no others.
+
+        Args:
+          ids: `[n]`, integers.
+          rows: `[n, *row]`.
+          n_new: How many have come since those of one id were summed.
+        """
+        self._ids, self._rows, self.n_new = [ids], [rows], n_new
+
+    def update(self, count: int) -> None:
+        """Updates the table by what has been accumulated, and starts anew.
+
+        Args:
+          count: How many gradient rows that is.
+        """
+        ids, rows = self.joined()
+        self.table.push(ids, rows / np.float32(max(count, 1)) if self._gradient == "mean" else rows)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets all."""
+        self._ids, self._rows, self.n_new = [], [], 0
+
+    def dense(self) -> np.ndarray:
+        """The sums of all rows' gradients, zeros where there are none, `[n_rows, *row]`."""
+        ids, sums = self.summed()
+        result = np.zeros(self.table.shape, sums.dtype)
+        result[ids] = sums
+        return result
+
+    def joined(self) -> tuple[np.ndarray, np.ndarray]:
+        """All ids and their gradients, float32, in the order in which they came. Waits for the device."""
+        row = self.table.shape[1:]
+        parts = [np.asarray(rows, np.float32)[: len(ids)] for ids, rows in zip(self._ids, self._rows, strict=True)]
+        flat = [part.reshape(-1, *row) for part in parts]
+        ids = np.concatenate([np.zeros(0, np.int64), *(ids.reshape(-1) for ids in self._ids)])
+        return ids, np.concatenate([np.zeros((0, *row), np.float32), *flat])

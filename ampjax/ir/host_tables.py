@@ -1,0 +1,38 @@
+"""What a graph and an engine ask of a table in host memory whose rows are a node's parameters: `ampjax.sparse.table` has one."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+
+class HostTable(Protocol):
+    """A table `[n_rows, *row]` that pulls rows and updates them by their gradients, with an optimizer of its own."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """`[n_rows, *row]`."""
+        ...
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The rows' dtype."""
+        ...
+
+    def pull(self, row_ids: np.ndarray) -> np.ndarray:
+        """Rows after all updates so far, `[n, *row]`, of ids `[n]` that may repeat."""
+        ...
+
+    def push(self, row_ids: np.ndarray, grads: np.ndarray) -> int:
+        """One update of some rows: gradients `[n, *row]` of ids `[n]`, those of one id summed. Gives the version after it."""
+        ...
+
+    def dense(self) -> np.ndarray:
+        """A copy of all rows after all updates so far."""
+        ...
+
+    @property
+    def opt_state(self) -> Any:
+        """A copy of the optimizer's state."""
+        ...
