@@ -63,7 +63,7 @@ def main(options: TableNodesBench, console: Console | None = None) -> list[dict[
         raise SettingsError("bench table-nodes, options", "numbers of at least 1", f"{options}", "Change the option.")
     cache_compilations()
     data = _sentences(options)
-    n_words = sum(len(sentence["words"].payload) for sentence in data)
+    n_words = sum(len(sentence["words"]) for sentence in data)
     rng = np.random.default_rng(options.seed)
     values = rng.normal(scale=0.1, size=(options.rows, options.features)).astype(np.float32)
     tx = optax.adagrad(0.05)
@@ -116,7 +116,7 @@ def _graph(layer: Any) -> amp.Graph:
     with amp.Graph() as graph:
         words, label = amp.pump("words", (), "int32", ragged=True), amp.pump("label", (), "int32")
         rows = amp.ppt("embed", layer)(words)
-        sentence = amp.reduce("sum", rows)
+        sentence = amp.reduce("sum", jax.ops.segment_sum, rows)
         linear = amp.nn.Linear(layer.table.shape[1] if hasattr(layer, "table") else layer.features, N_CLASSES)
         logits = amp.ppt("classify", network, params=linear.init)(sentence)
         amp.loss("xent", lambda x, y: optax.softmax_cross_entropy_with_integer_labels(x, y))(logits, label)
@@ -128,5 +128,5 @@ def _sentences(options: TableNodesBench) -> list[dict[str, Any]]:
     found = []
     for _ in range(options.sentences):
         ids = np.minimum(rng.zipf(1.3, rng.integers(1, options.words + 1)), options.rows) - 1
-        found.append({"words": amp.messages([ids.astype(np.int32)]), "label": np.int32(ids.sum() % N_CLASSES)})
+        found.append({"words": ids.astype(np.int32), "label": np.int32(ids.sum() % N_CLASSES)})
     return found
