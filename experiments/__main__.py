@@ -80,6 +80,7 @@ COMMANDS: Mapping[str, Command] = {
     "bench tracing": Command("bench.tracing", "TracingOptions"),
     "bench start-up": Command("bench.start_up", "StartUpBench"),
     "bench memory": Command("bench.memory", "MemoryBench"),
+    "bench table-nodes": Command("bench.table_nodes", "TableNodesBench"),
     "bench lifetimes": Command("bench.lifetimes", "LifetimesBench"),
     "bench workers": Command("bench.workers", "WorkersBench"),
     "bench hosts": Command("bench.hosts", "HostsBench"),

@@ -9,11 +9,19 @@ from ampjax.data.list_reduction import N_CLASSES, N_TOKENS
 from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.ir.wires import Wire
+from ampjax.models.layers.host_rows import table_of
 from ampjax.models.layers.losses import labelled_cross_entropy
+from ampjax.sparse import Table
 
 
 def list_reduction_rnn(
-    hidden: int = 128, batch: int | None = None, replicas: int = 1, whole: bool = False, copies: int = 1
+    hidden: int = 128,
+    batch: int | None = None,
+    replicas: int = 1,
+    whole: bool = False,
+    copies: int = 1,
+    *,
+    table: Table | None = None,
 ) -> Graph:
     """The vanilla RNN `h <- relu(linear1([embed(x_t); h]))` with a classifier on its last state.
 
@@ -27,21 +35,26 @@ def list_reduction_rnn(
       whole: The whole sequence is pumped as one ragged message (figure 2), embedded row by row and ungrouped into its steps.
       copies: Copies of all of it, by instance, each on a worker of its own: a worker that has one runs a whole step as one kernel, where
         `replicas` sends each step to a worker and back.
+      table: The embedding's rows `[N_TOKENS, hidden]`, in host memory and with an optimizer of their own; None keeps them on a device.
 
     Returns:
       The graph, with the parameterised nodes `embed`, `linear1` (or `linear1/0` ...) and `linear2`, and the loss `xent`
       with the metric `accuracy`.
 
     Raises:
-      SettingsError: If a size is below 1.
+      SettingsError: If a size is below 1, or the table has another shape.
     """
     sizes = {"hidden": hidden, "batch": 1 if batch is None else batch, "replicas": replicas, "copies": copies}
     for name, value in sizes.items():
         if value < 1:
             raise SettingsError(f"list_reduction_rnn, `{name}`", "at least 1", f"{value}", "Give a positive number.")
 
+    embedding = (
+        amp.nn.Embed(N_TOKENS, hidden) if table is None else table_of("list_reduction_rnn", table, N_TOKENS, hidden)
+    )
+
     def network(tokens: Wire, h0: Wire, label: Wire) -> None:
-        x = amp.ppt("embed", amp.nn.Embed(N_TOKENS, hidden))(tokens)
+        x = amp.ppt("embed", embedding)(tokens)
         if whole:
             x = amp.ungroup(x, "t")
         h = amp.phi("h")

@@ -25,7 +25,9 @@ from ampjax.ir.control_nodes import StateFn
 from ampjax.ir.graph import Graph
 from ampjax.ir.state import State
 from ampjax.ir.wires import Wire
+from ampjax.models.layers.host_rows import table_of
 from ampjax.models.tree_lstm import look_up
+from ampjax.sparse import Table
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ def tagger(
     replicas: int = 1,
     embedding_interval: int | None = None,
     copies: int = 1,
+    *,
+    table: Table | None = None,
 ) -> Graph:
     """A tagger of sentences; the pumps are those of `ampjax.data.wikiner.SentenceInstances`.
 
@@ -82,6 +86,7 @@ def tagger(
       replicas: Copies of the two LSTM cells over words, behind Cond and Phi, by instance (figure 4b).
       embedding_interval: `min_update_interval` of the table of words; by default the trainer's.
       copies: Copies of all of it, by instance, each on a worker of its own.
+      table: The vectors of frequent words `[n_words, word]`, in host memory and with an optimizer of their own; None keeps them on a device.
 
     Returns:
       The graph, with the parameterised nodes `embed`, `char_embed`, `char_input`, `char_forward`, `char_backward`, `word_input`,
@@ -90,23 +95,24 @@ def tagger(
       `ampjax.data.wikiner.TAGS`, and `word_forward/end` and `word_backward/end`: the LSTMs' last states.
 
     Raises:
-      SettingsError: If a count is below 1.
+      SettingsError: If a count is below 1, or the table has another shape.
     """
     counts = {"n_words": n_words, "n_characters": n_characters, "replicas": replicas, "copies": copies}
     for name, value in counts.items():
         if value < 1:
             raise SettingsError(f"tagger, `{name}`", "at least 1", f"{value}", "Give a positive number.")
     ends = ("first", "last")
+    rows = None if table is None else table_of("tagger", table, n_words, sizes.word)
 
     def network(words: Wire, characters: Wire, labels: Wire) -> None:
-        table = amp.ppt("char_embed", look_up, params=random_table(n_characters, sizes.char))
-        inputs = _inputs("char_input", table(characters), sizes.char, sizes.char_hidden)
+        char_embed = amp.ppt("char_embed", look_up, params=random_table(n_characters, sizes.char))
+        inputs = _inputs("char_input", char_embed(characters), sizes.char, sizes.char_hidden)
         (_, spelled), (_, spelled_back) = _both_ways("char", inputs, "c", sizes.char_hidden)
 
         rare, frequent = amp.cond(words, lambda s: s.rare == 1)
-        embed = amp.ppt(
-            "embed", look_up, params=random_table(n_words, sizes.word), min_update_interval=embedding_interval
-        )
+        initial = random_table(n_words, sizes.word)
+        own = {"min_update_interval": embedding_interval}
+        embed = amp.ppt("embed", look_up, params=initial, **own) if rows is None else amp.ppt("embed", rows, **own)
         spell = amp.npt("spell", _spell, join=("t",))
         vectors = amp.phi("vectors", embed(frequent), spell(rare, spelled, spelled_back))
         if sizes.noise > 0:

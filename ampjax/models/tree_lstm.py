@@ -21,6 +21,8 @@ from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.ir.wires import Wire
 from ampjax.models.layers.dropout import dropout
+from ampjax.models.layers.host_rows import table_of
+from ampjax.sparse import Table
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,7 @@ def tree_lstm(
     *,
     replicas: int = 1,
     copies: int = 1,
+    table: Table | None = None,
 ) -> Graph:
     """A Tree-LSTM that classifies every node of a tree; the pumps are those of `ampjax.data.sst.TreeInstances`.
 
@@ -147,13 +150,15 @@ def tree_lstm(
       vectors: From a PRNG key to the initial table `[n_words, E]`; by default uniform within 0.05.
       replicas: Copies of `leaf` and of `branch` behind Cond and Phi, by instance (figure 4b).
       copies: Copies of all of it, by instance, each on a worker of its own.
+      table: The word vectors `[n_words, E]`, in host memory and with an optimizer of their own, in place of `vectors` and
+        `embedding_tx`; None keeps them on a device.
 
     Returns:
       The graph, with the parameterised nodes `embed`, `leaf` and `branch` (or `leaf/0` ...) and `classify`, the loss `xent` with the
       metrics `accuracy` (over all nodes) and `root_accuracy`, and the sinks `logits` and `root` (the root's state).
 
     Raises:
-      SettingsError: If `n_words`, `replicas` or `copies` is below 1.
+      SettingsError: If `n_words`, `replicas` or `copies` is below 1, or the table has another shape, or others are given beside it.
     """
     if n_words < 1:
         raise SettingsError("tree_lstm, `n_words`", "at least 1", f"{n_words}", "Give the vocabulary's size.")
@@ -161,10 +166,15 @@ def tree_lstm(
         if value < 1:
             raise SettingsError(f"tree_lstm, `{name}`", "at least 1", f"{value}", "1 is no replication.")
     fields, uses_key = ("at", "up", "side"), cells.keep < 1
-    table = vectors if vectors is not None else uniform_table(n_words, cells.embedding)
+    if table is not None and (vectors is not None or embedding_tx is not None):
+        got = "`vectors`" if vectors is not None else "`embedding_tx`"
+        raise SettingsError("tree_lstm, `table`", "no vectors or transform beside it", got, "Give both to the table.")
+    initial = vectors if vectors is not None else uniform_table(n_words, cells.embedding)
+    rows = None if table is None else table_of("tree_lstm", table, n_words, cells.embedding)
 
     def network(words: Wire, branches: Wire, labels: Wire) -> None:
-        embed = amp.ppt("embed", look_up, params=table, min_update_interval=embedding_interval, tx=embedding_tx)
+        own = {"min_update_interval": embedding_interval, "tx": embedding_tx}
+        embed = amp.ppt("embed", look_up, params=initial, **own) if rows is None else amp.ppt("embed", rows, **own)
         leaf = amp.ppt("leaf", cells.leaf, params=cells.init_leaf, rng=uses_key and cells.kind == "fold")
         leaves = amp.replicate(leaf, replicas)(embed(words))
         node = amp.phi("node")

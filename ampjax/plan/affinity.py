@@ -73,7 +73,7 @@ def assign(
         for n in nodes
         if n.options.worker is not None
     }
-    for users in _on_devices(graph).values():
+    for users in graph.users.values():
         pins = [pinned[user.name] for user in users if user.name in pinned]
         pinned.update(dict.fromkeys((user.name for user in users), pins[0]) if pins else {})
     if callable(rule):
@@ -178,12 +178,7 @@ def _same_group(one: Node, other: Node) -> bool:
 
 
 def _heavy(nodes: list[Node]) -> list[Node]:
-    return [node for node in nodes if node.owns_params and node.table is None]
-
-
-def _on_devices(graph: Graph) -> dict[str, list[Node]]:
-    """By owner, the nodes that compute with parameters on a device. A table in host memory is at hand for all workers."""
-    return {owner: users for owner, users in graph.users.items() if users[0].table is None}
+    return [node for node in nodes if node.owns_params]
 
 
 def _count(values: Iterable[int], workers: int) -> list[int]:
@@ -194,7 +189,7 @@ def _fitting(nodes: list[Node], wanted: Placement, pinned: Placement, memory: Me
     """Heavy nodes where a rule wants them, or where they have room, with them the nodes that share their parameters; and all that are pinned."""
     heavy = {**wanted, **pinned}
     placed = heavy if memory is None else memory.fit(heavy, pinned)
-    return placed | {node.name: placed[node.params_name] for node in nodes if node.has_params and node.table is None}
+    return placed | {node.name: placed[node.params_name] for node in nodes if node.has_params}
 
 
 # ---- light nodes -----------------------------------------------------------------------------------------------------
@@ -322,7 +317,7 @@ def _given(nodes: list[Node], placement: Placement, pinned: Placement, workers: 
 
 def _check_shared(graph: Graph, placed: Placement) -> None:
     """Nodes that share parameters are on one worker."""
-    for owner, users in _on_devices(graph).items():
+    for owner, users in graph.users.items():
         for user in users:
             if placed[user.name] != placed[owner]:
                 raise SettingsError(

@@ -93,8 +93,7 @@ def shared_options(owner: Node, name: str, options: NodeOptions, others: Iterabl
       GraphError: If it is to be on another worker than they are.
     """
     for other in others:
-        differ = None not in (options.worker, other.options.worker) and options.worker != other.options.worker
-        if differ and owner.table is None:
+        if None not in (options.worker, other.options.worker) and options.worker != other.options.worker:
             raise GraphError(
                 f"node `{name}`, worker",
                 f"worker {other.options.worker}, that of `{other.name}`, as the two compute with the parameters of `{owner.name}`",

@@ -7,7 +7,7 @@ import pytest
 from support import table_models as models
 
 import ampjax as amp
-from ampjax.errors import DataError, GraphError, MessageError, ParameterError, ServerError, SettingsError
+from ampjax.errors import DataError, GraphError, MessageError, ParameterError, ServerError, SettingsError, TableError
 from ampjax.plan.affinity import assign
 from ampjax.plan.node_memory import kept_bytes
 from ampjax.sparse import ServerProcesses, Table
@@ -84,10 +84,11 @@ def test_a_table_needs_no_memory_on_devices():
     assert all(bytes_of_both[0][part] < bytes_of_both[1][part] for part in ("params", "opt_state", "accumulators"))
 
 
-def test_a_table_node_lies_beside_what_consumes_it_in_each_copy():
+def test_one_worker_runs_all_that_reads_a_table():
+    """Its updates come before what reads it later, as at any node."""
     graph, _ = models.with_table(optax.sgd(0.1), copies=2)
     placed = assign(graph, 2)
-    assert placed["embed/0"] == placed["output/0"] != placed["output/1"] == placed["embed/1"]
+    assert placed["output/0"] != placed["output/1"] and placed["embed/0"] == placed["embed/1"]
 
 
 def test_tables_in_files_and_at_server_processes(tmp_path):
@@ -161,3 +162,16 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ParameterError, match="none: its table has its rows"):
         ours.set_params(ours.params)
     assert table.version == 0
+
+
+def test_a_table_takes_over_what_another_is():
+    table, other = (Table(models.VALUES, optax.adagrad(0.1), partitions=p) for p in (1, 3))
+    held = amp.nn.TableEmbed(table)
+    other.push(np.array([2]), np.ones((1, models.FEATURES), np.float32))
+    want = other.dense()
+    table.take_over(other)
+    del other
+    assert (held.table.version, held.table.n_partitions) == (1, 3)
+    np.testing.assert_array_equal(held.table.dense(), want)
+    with pytest.raises(TableError, match=r"take_over: expected a table \(\(12, 4\), 'float32'\)"):
+        table.take_over(Table(models.VALUES[:3], optax.sgd(0.1)))
