@@ -11,6 +11,9 @@ from pathlib import Path
 # Read by JAX when it is imported, so it has to be set before anything of ours is.
 os.environ["JAX_NUM_CPU_DEVICES"] = "4"
 
+# Test processes and the hosts that they start share the processor; tests of hosts that hang set less.
+os.environ.setdefault("AMPJAX_HOST_SILENCE_S", "30")
+
 # A run's processes share what they compile. The first one makes the folder, its children inherit the variable.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="ampjax-tests-")

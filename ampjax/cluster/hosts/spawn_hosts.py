@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +23,9 @@ from ampjax.cluster.wire.zmq_wire import Wire, new_keys
 from ampjax.errors import HostError, SettingsError
 from ampjax.utils.setting_checks import at_least
 
+SILENCE_VARIABLE = "AMPJAX_HOST_SILENCE_S"
+"""The environment's variable for the seconds without a beat after which a host is unreachable, for machines that are too busy for 2."""
+
 _LEAVE_S = 1.0
 """How long a host may take to end by itself when its driver closes."""
 
@@ -37,7 +41,10 @@ class HostOptions:
       digest: What the run's settings are, in short; a host with another one is refused.
       epoch: The run's epoch. What hosts of another one send is refused.
       window: How much may be under way one way on each channel.
-      patience: How long to wait for signs of life.
+      patience: How long to wait for signs of life; by default 2 s, or what `AMPJAX_HOST_SILENCE_S` says.
+
+    Raises:
+      SettingsError: If that is no number above 0.
     """
 
     names: tuple[str, ...] = ()
@@ -46,7 +53,20 @@ class HostOptions:
     digest: str = ""
     epoch: int = 0
     window: Window = field(default_factory=Window)
-    patience: Patience = field(default_factory=Patience)
+    patience: Patience = field(default_factory=lambda: _usual_patience())
+
+
+def _usual_patience() -> Patience:
+    """The patience that the environment asks for."""
+    text = os.environ.get(SILENCE_VARIABLE, "")
+    try:
+        silence_s = float(text) if text else Patience().silence_s
+    except ValueError:
+        silence_s = 0.0
+    if not 0 < silence_s < float("inf"):
+        fix = "Change the variable, or remove it for 2 s."
+        raise SettingsError(f"environment, {SILENCE_VARIABLE}", "seconds, a number above 0", f"{text!r}", fix)
+    return Patience(silence_s)
 
 
 @dataclass(frozen=True, eq=False)

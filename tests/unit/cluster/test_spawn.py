@@ -14,7 +14,7 @@ import cloudpickle
 import numpy as np
 import pytest
 
-from ampjax.cluster import HostOptions, LocalLauncher, Message, spawn
+from ampjax.cluster import HostOptions, LocalLauncher, Message, Patience, spawn
 from ampjax.cluster.hosts.job import Hello, Job, check, own_versions
 from ampjax.errors import HostDiedError, HostError, HostUnreachableError, SettingsError
 
@@ -52,7 +52,8 @@ def echo(context):
 @pytest.fixture(scope="module")
 def started():
     lines: list[str] = []
-    with spawn(2, echo, HostOptions(devices=2), LocalLauncher(lines.append)) as hosts:
+    options = HostOptions(devices=2, patience=Patience(2.0))
+    with spawn(2, echo, options, LocalLauncher(lines.append)) as hosts:
         yield hosts, lines
 
 
@@ -126,6 +127,20 @@ def is_there(process):
     except ProcessLookupError:
         return False
     return True
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "soon", "inf"])
+def test_a_patience_that_is_none(text, monkeypatch):
+    monkeypatch.setenv("AMPJAX_HOST_SILENCE_S", text)
+    with pytest.raises(SettingsError, match="AMPJAX_HOST_SILENCE_S: expected seconds, a number above 0, got"):
+        HostOptions()
+
+
+def test_a_patience_that_the_environment_asks_for(monkeypatch):
+    monkeypatch.setenv("AMPJAX_HOST_SILENCE_S", "7.5")
+    assert HostOptions().patience == Patience(7.5)
+    monkeypatch.delenv("AMPJAX_HOST_SILENCE_S")
+    assert HostOptions().patience == Patience(2.0)
 
 
 @pytest.mark.slow

@@ -75,7 +75,8 @@ def test_a_graph_that_can_not_travel():
 
 
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_fit_with_snapshots_goes_on_with_the_same_bits_when_a_host_dies_or_hangs(sign, tmp_path):
+def test_a_fit_with_snapshots_goes_on_with_the_same_bits_when_a_host_dies_or_hangs(sign, tmp_path, monkeypatch):
+    monkeypatch.setenv("AMPJAX_HOST_SILENCE_S", "2")
     graph, data = model("sequences")
     options = {"mode": "pipeline", "max_active_keys": 4, "arena_rows": 256, "workers": 2}
     options["affinity"] = {name: int(name != "linear1") for name in amp.Trainer(graph, **options).plan.worker_of}

@@ -39,8 +39,9 @@ def processes():
 
 
 @pytest.fixture
-def doomed():
-    """A server that may be killed."""
+def doomed(monkeypatch):
+    """A server that may be killed, or stopped."""
+    monkeypatch.setenv("AMPJAX_HOST_SILENCE_S", "2")
     with ServerProcesses(1) as servers:
         yield servers
 
