@@ -111,7 +111,7 @@ def tagger(
 
         rare, frequent = amp.cond(words, lambda s: s.rare == 1)
         initial = random_table(n_words, sizes.word)
-        own = {"min_update_interval": embedding_interval}
+        own: dict[str, Any] = {"min_update_interval": embedding_interval}
         embed = amp.ppt("embed", look_up, params=initial, **own) if rows is None else amp.ppt("embed", rows, **own)
         spell = amp.npt("spell", _spell, join=("t",))
         vectors = amp.phi("vectors", embed(frequent), spell(rare, spelled, spelled_back))

@@ -173,7 +173,7 @@ def tree_lstm(
     rows = None if table is None else table_of("tree_lstm", table, n_words, cells.embedding)
 
     def network(words: Wire, branches: Wire, labels: Wire) -> None:
-        own = {"min_update_interval": embedding_interval, "tx": embedding_tx}
+        own: dict[str, Any] = {"min_update_interval": embedding_interval, "tx": embedding_tx}
         embed = amp.ppt("embed", look_up, params=initial, **own) if rows is None else amp.ppt("embed", rows, **own)
         leaf = amp.ppt("leaf", cells.leaf, params=cells.init_leaf, rng=uses_key and cells.kind == "fold")
         leaves = amp.replicate(leaf, replicas)(embed(words))

@@ -71,7 +71,10 @@ def main(options: TableNodesBench, console: Console | None = None) -> list[dict[
     trainers = {}
     for name, layer in layers.items():
         params = {"embed": values} if name == "Embed" else {}
-        settings = {"max_active_keys": options.max_active_keys, "min_update_interval": options.min_update_interval}
+        settings: dict[str, Any] = {
+            "max_active_keys": options.max_active_keys,
+            "min_update_interval": options.min_update_interval,
+        }
         trainers[name] = amp.Trainer(_graph(layer), tx, params=params, seed=options.seed, **settings)
     seconds: dict[str, list[float]] = {name: [] for name in trainers}
     losses: dict[str, float] = {}
