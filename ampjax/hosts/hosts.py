@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from ampjax.cluster.hosts.launcher import Launcher
+from ampjax.errors import SettingsError
 from ampjax.utils.setting_checks import at_least, one_of
 
 KINDS = "processes", "threads"
@@ -20,6 +22,7 @@ class Hosts:
         at what a run on several hosts does.
       spaces: Memory spaces of all hosts together, which workers share in equal parts; None for one on each host. A recording can be replayed
         on any number of hosts with as many spaces.
+      launcher: Who starts the processes, such as `ampjax.cluster.RayLauncher()`; None for this machine.
 
     Raises:
       SettingsError: If one is outside what it can be.
@@ -28,10 +31,13 @@ class Hosts:
     n: int
     kind: str = "processes"
     spaces: int | None = None
+    launcher: Launcher | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         at_least("hosts", self.n, 1)
         one_of("hosts, kind", self.kind, KINDS)
+        if self.launcher is not None and self.kind != "processes":
+            raise SettingsError("hosts, launcher", "None: threads are of this process", "one", "Leave one of both out.")
         if self.spaces is not None:
             at_least("hosts, spaces", self.spaces, self.n)
 

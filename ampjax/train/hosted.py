@@ -72,4 +72,4 @@ def start_hosts(
     )
     if hosts.kind == "threads":
         return start_threads(program, plan, devices)
-    return start_processes(program, plan)
+    return start_processes(program, plan, hosts.launcher)

@@ -44,7 +44,7 @@ class RayLauncher:
         if self._is_ours:
             try:
                 ray.init(address=address or "local", include_dashboard=False if address is None else None)
-            except Exception as error:
+            except (Exception, SystemExit) as error:  # Ray ends the process where nobody answers
                 fix = "Start it there with `ray start --head`, and give the address that it names."
                 raise HostError("Ray", f"a cluster at {address!r}", f"{error}", fix) from error
         is_cluster = (

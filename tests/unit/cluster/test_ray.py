@@ -6,9 +6,12 @@ import sys
 import time
 
 import cloudpickle
+import jax
 import numpy as np
+import optax
 import pytest
 
+import ampjax as amp
 from ampjax.cluster import HostOptions, Message, RayLauncher, spawn
 from ampjax.errors import HostDiedError, HostError
 
@@ -62,6 +65,33 @@ def test_two_raylets():
         cluster.shutdown()
 
 
+@pytest.mark.long
 def test_no_cluster_is_an_error():
     with pytest.raises(HostError, match=r"Ray: expected a cluster at '127.0.0.1:1'"):
         RayLauncher("127.0.0.1:1")
+
+
+def test_workers_of_a_trainer_on_hosts_that_ray_places():
+    graph = amp.Graph()
+    with graph:
+        x, label = amp.pump("x", shape=(4,)), amp.pump("label", shape=(4,))
+        h = amp.ppt("first", lambda w, v: w * v, params=lambda key: np.ones(4, np.float32))(x)
+        y = amp.ppt("second", lambda w, v: w * v, params=lambda key: np.ones(4, np.float32))(h)
+        amp.loss("error", lambda out, t: ((out - t) ** 2).sum())(y, label)
+    data = [{"x": np.full(4, i / 8, np.float32), "label": np.ones(4, np.float32)} for i in range(8)]
+    options = {
+        "workers": 2,
+        "affinity": {"first": 0, "second": 1, "error": 1},
+        "mode": "pipeline",
+        "max_active_keys": 4,
+    }
+    here = amp.Trainer(graph, optax.sgd(0.1), **options)
+    here.fit(data, epochs=2, progress=False)
+    hosts = amp.Hosts(2, launcher=RayLauncher(resources={"CPU": 0.5}))
+    there = amp.Trainer(graph, optax.sgd(0.1), hosts=hosts, **options)
+    try:
+        there.fit(data, epochs=2, progress=False)
+        jax.tree.map(np.testing.assert_array_equal, there.params, here.params)
+        assert [state.nodes for state in there.hosts] == [("first",), ("second",)]
+    finally:
+        there.close()
