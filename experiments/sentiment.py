@@ -88,8 +88,8 @@ def tasks(options: SentimentOptions) -> Callable[[int], Task]:
         table_tx = optax.sgd(0.1)
         if cells.kind == "fold":  # which scales the gradients of vectors that are good from the start
             table_tx = optax.chain(optax.scale(0.1), tx) if vectors else tx
-        several = {"replicas": options.replicas, "copies": options.copies}
-        graph = tree_lstm(len(train.vocabulary), cells, EMBEDDING_INTERVAL, table_tx, vectors, **several)
+        given = len(train.vocabulary), cells, EMBEDDING_INTERVAL, table_tx, vectors
+        graph = tree_lstm(*given, replicas=options.replicas, copies=options.copies)
         settings = options.settings(seed, 50, gradient="sum")
         return Task(graph, instances, sst.TreeInstances(valid), settings, tx)
 
