@@ -122,7 +122,9 @@ class Wire:
         # The link bounds what is under way; if the socket did, it would stop reading when it is full, and beats with it.
         result.sndhwm = result.rcvhwm = 0
         result.heartbeat_ivl, result.heartbeat_timeout = int(0.15 * silence_ms), int(0.55 * silence_ms)
-        result.reconnect_ivl, result.handshake_ivl, result.linger = 50, 5000, _LINGER_MS
+        # A handshake whose bytes were damaged is given up in time for another one.
+        result.handshake_ivl = int(min(5000, max(1000, 0.5 * silence_ms)))
+        result.reconnect_ivl, result.linger = 50, _LINGER_MS
         result.maxmsgsize = _LARGEST_FRAME
         if self._keys is not None:
             result.curve_publickey, result.curve_secretkey = self._keys

@@ -83,6 +83,7 @@ def slopes(formula, arguments, cotangents, gradients, inputs):
 GRAPH = "makes a graph, whose nodes' bodies have cases"
 PROGRAM = "a whole program of cells that have cases: `experiments numerics` compares it with itself in float64, without fusions"
 RECIPE = "how a program is trained; no layer"
+ROWS = "reads rows of a table and computes nothing"
 START = "gives initial parameters, or a spec"
 STARTS = (
     "tagger.glorot",
@@ -131,6 +132,7 @@ FUNCTION_STARTS = (
     *(f"{model}_function.spec" for model in ("act", "mixture", "rnn")),
 )
 NO_CASE = {
+    **dict.fromkeys(["host_rows.table_of", "nn.TableEmbed"], ROWS),
     **dict.fromkeys(["act.act_rnn", "mixture.mixture_of_experts", "mlp.mlp", "permutation.permutation"], GRAPH),
     **dict.fromkeys(["rnn.list_reduction_rnn", "tagger.tagger", "tiled.tiled_linear", "tree_lstm.tree_lstm"], GRAPH),
     **dict.fromkeys(["ggnn.ggnn_regression", "ggnn.ggnn_selection"], GRAPH),
