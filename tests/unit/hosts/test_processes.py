@@ -54,7 +54,7 @@ def test_a_recorded_run_gives_the_same_bits_on_two_processes_and_a_dead_host_is_
     began = time.monotonic()
     with pytest.raises(HostError, match="host1"):
         there.fit(data, epochs=100, progress=False)
-    assert time.monotonic() - began < 2.0  # as the issue asks for
+    assert time.monotonic() - began < 2.0  # the promise to users
     assert [state.state for state in there.hosts] == ["running", "ended"]
     there.close()
     assert not any(map(is_there, processes))
