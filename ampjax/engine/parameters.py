@@ -23,7 +23,7 @@ from ampjax.engine.touched_rows import TouchedRows
 from ampjax.ir.host_tables import HostTable
 from ampjax.optim.node_update import make_update, trainable
 from ampjax.optim.row_update import make_row_update
-from ampjax.sched.decisions.parameter_changes import Average, Change, Contribute, Merge, Update
+from ampjax.sched.decisions.parameter_changes import Average, Change, Contribute, Merge, Update, nodes_of
 
 
 @dataclass(frozen=True)
@@ -272,7 +272,7 @@ class ParameterStore:
         Args:
           changes: The changes.
         """
-        nodes = [n for c in changes for n in (c.nodes if isinstance(c, (Average, Merge)) else (c.node,))]
+        nodes = [node for change in changes for node in nodes_of(change)]
         handed_in = [tree for own in self._handed_in.values() for tree in own.values()]
         return jax.tree.leaves(([self.params[node] for node in nodes], handed_in)) if nodes else []
 

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from ampjax.ir.host_tables import HostTable
+from ampjax.optim.row_sums import sum_duplicates
 
 MOST_ROWS = 1 << 16
 """From so many rows on, those of one id are summed before an update is due."""
@@ -52,11 +53,7 @@ class TableGradients:
         Returns:
           `[n]` int64, and `[n, *row]` float32.
         """
-        ids, rows = self.joined()
-        order = np.argsort(ids, kind="stable")
-        ids, rows = ids[order], rows[order]
-        starts = np.flatnonzero(np.concatenate([np.ones(min(len(ids), 1), bool), ids[1:] != ids[:-1]]))
-        return ids[starts], np.add.reduceat(rows, starts, axis=0) if len(starts) else rows
+        return sum_duplicates(*self.joined())
 
     def restore(self, ids: np.ndarray, rows: np.ndarray, n_new: int) -> None:
         """Has these gradients, and no others.

@@ -23,7 +23,7 @@ from ampjax.engine.kernels.launch import Launch
 from ampjax.errors import HostError
 from ampjax.hosts.layout import HostLayout
 from ampjax.hosts.operations import CHANGE, FEED, FORGET, LAUNCH, TAKE, Names, Operation, operations
-from ampjax.hosts.questions import answer
+from ampjax.hosts.questions import answer, leaves_of, with_leaves
 from ampjax.sched.decisions.packs import MOST_COALESCED, PackMemory
 from ampjax.sched.decisions.parameter_changes import Average, Change, Merge
 
@@ -152,16 +152,13 @@ class Host:
         if isinstance(change, Average | Merge):
             hosts = self._layout.of_nodes(change.nodes)
             own = store.averaged(change)
-            leaves = [np.asarray(leaf) for tree in own.values() for leaf in jax.tree.leaves(tree)]
+            leaves = leaves_of(own, list(own))
             others = [host for host in hosts if host != self._number]
             for host in others:
                 self._send(host, 0, leaves)
-            structure = jax.tree.structure(next(iter(own.values())))
+            like = next(iter(own.values()))  # replicas are alike
             for host in others:
-                arrays, n = self._receive(host, 0), structure.num_leaves
-                parts = [arrays[i * n : (i + 1) * n] for i in range(len(hosts[host]))]
-                trees = [jax.tree.unflatten(structure, part) for part in parts]
-                elsewhere |= dict(zip(hosts[host], trees, strict=True))
+                elsewhere |= with_leaves(dict.fromkeys(hosts[host], like), hosts[host], self._receive(host, 0))
         store.change(change, elsewhere)
 
     def _hand_in_readings(self) -> None:

@@ -18,7 +18,7 @@ from ampjax.hosts.operations import PUT, TAKE, BatchWriter, Names
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import ArenaKey
 from ampjax.sched.decisions.dispatch import BACKWARD
-from ampjax.sched.decisions.parameter_changes import Average, Change, Merge, Update
+from ampjax.sched.decisions.parameter_changes import Change, Update, nodes_of
 from ampjax.sched.programs.feeds import Feed
 
 
@@ -42,6 +42,7 @@ class HostedExecutor:
 
     def __init__(self, plan: Plan, fleet: Fleet, store: HostedStore):
         self.plan, self.fleet, self.store = plan, fleet, store
+        self._names = Names.of(plan)
         self.losses, self.fences = HostedLosses(plan, fleet), HostedFences(fleet)
         stages = [stage for stage in plan.stages if stage.kind.is_dispatched]
         self.sinks = frozenset(stage.number for stage in stages if stage.kind.is_sink)
@@ -121,8 +122,7 @@ class HostedExecutor:
           change: The change.
         """
         with self.fleet.lock:
-            nodes = change.nodes if isinstance(change, Average | Merge) else (change.node,)
-            hosts = list(self.fleet.layout.of_nodes(nodes))
+            hosts = list(self.fleet.layout.of_nodes(nodes_of(change)))
             for host in hosts:
                 link = self.fleet.links[host]
                 self.fleet.note(host, self._latest, self._n_changed)
@@ -222,7 +222,7 @@ class HostedExecutor:
             self._warm(end, launch, capacities, "put")
 
     def _warm(self, host: int, launch: Launch, capacities: Mapping[ArenaKey, int], half: str) -> None:
-        writer = BatchWriter(Names.of(self.plan))
+        writer = BatchWriter(self._names)
         writer.launch(launch)
         self.fleet.ask([host], "warm", {host: writer.take()}, capacities=list(capacities.items()), half=half)
 

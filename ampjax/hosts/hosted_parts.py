@@ -12,7 +12,7 @@ from ampjax.hosts.fleet import Fleet
 from ampjax.hosts.host_link import Ticket
 from ampjax.plan.planner import Plan
 from ampjax.sched.decisions.dispatch import Dispatch
-from ampjax.sched.decisions.parameter_changes import Average, Change, Merge
+from ampjax.sched.decisions.parameter_changes import Change, nodes_of
 
 
 class HostedLosses:
@@ -88,7 +88,7 @@ class HostedFences:
         Args:
           changes: The last ones that were issued.
         """
-        nodes = [n for c in changes for n in (c.nodes if isinstance(c, Average | Merge) else (c.node,))]
+        nodes = [node for change in changes for node in nodes_of(change)]
         return [self._of_host(host) for host in self._fleet.layout.of_nodes(nodes)]
 
     def warm(self) -> None:

@@ -18,7 +18,7 @@ from ampjax.plan.planner import Plan
 from ampjax.plan.stages import HOST, ArenaKey
 from ampjax.sched.decisions.dispatch import DIRECTIONS
 from ampjax.sched.decisions.packs import PackMemory
-from ampjax.sched.decisions.parameter_changes import Average, Change, Contribute, Merge, Update
+from ampjax.sched.decisions.parameter_changes import Average, Change, Contribute, Merge, Update, nodes_of
 from ampjax.sched.programs.feeds import Feed
 from ampjax.unfold.rules.edges import Edges
 
@@ -137,10 +137,9 @@ class BatchWriter:
             self._head += (CHANGE, 0, 0, 1, self._node[change.node], change.count)
             self._floats.append(change.mean_staleness)
         else:
-            nodes = change.nodes if isinstance(change, Average | Merge) else (change.node,)
             group = self._groups.setdefault(change.group, len(self._groups))
-            numbers = [self._node[node] for node in nodes]
-            self._head += (CHANGE, _CHANGES.index(type(change)), group, len(nodes), *numbers)
+            numbers = [self._node[node] for node in nodes_of(change)]
+            self._head += (CHANGE, _CHANGES.index(type(change)), group, len(numbers), *numbers)
         self.n += 1
 
     def forget(self) -> None:

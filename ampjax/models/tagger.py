@@ -110,9 +110,8 @@ def tagger(
         (_, spelled), (_, spelled_back) = _both_ways("char", inputs, "c", sizes.char_hidden)
 
         rare, frequent = amp.cond(words, lambda s: s.rare == 1)
-        initial = random_table(n_words, sizes.word)
-        own: dict[str, Any] = {"min_update_interval": embedding_interval}
-        embed = amp.ppt("embed", look_up, params=initial, **own) if rows is None else amp.ppt("embed", rows, **own)
+        body, initial = (look_up, random_table(n_words, sizes.word)) if rows is None else (rows, None)
+        embed = amp.ppt("embed", body, params=initial, min_update_interval=embedding_interval)
         spell = amp.npt("spell", _spell, join=("t",))
         vectors = amp.phi("vectors", embed(frequent), spell(rare, spelled, spelled_back))
         if sizes.noise > 0:

@@ -169,12 +169,13 @@ def tree_lstm(
     if table is not None and (vectors is not None or embedding_tx is not None):
         got = "`vectors`" if vectors is not None else "`embedding_tx`"
         raise SettingsError("tree_lstm, `table`", "no vectors or transform beside it", got, "Give both to the table.")
-    initial = vectors if vectors is not None else uniform_table(n_words, cells.embedding)
-    rows = None if table is None else table_of("tree_lstm", table, n_words, cells.embedding)
+    if table is not None:
+        body, initial = table_of("tree_lstm", table, n_words, cells.embedding), None
+    else:
+        body, initial = look_up, vectors if vectors is not None else uniform_table(n_words, cells.embedding)
 
     def network(words: Wire, branches: Wire, labels: Wire) -> None:
-        own: dict[str, Any] = {"min_update_interval": embedding_interval, "tx": embedding_tx}
-        embed = amp.ppt("embed", look_up, params=initial, **own) if rows is None else amp.ppt("embed", rows, **own)
+        embed = amp.ppt("embed", body, params=initial, min_update_interval=embedding_interval, tx=embedding_tx)
         leaf = amp.ppt("leaf", cells.leaf, params=cells.init_leaf, rng=uses_key and cells.kind == "fold")
         leaves = amp.replicate(leaf, replicas)(embed(words))
         node = amp.phi("node")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from ampjax.errors import DataError, SettingsError
+from ampjax.errors import SettingsError
 from ampjax.parallel.config.config import Checkpoints
 from ampjax.parallel.series import Series
 
@@ -24,27 +24,21 @@ class RunnerCheckpoints:
     def __init__(self, when: Checkpoints | None):
         self._when, self._last_s = when, time.monotonic()
         self._series = None if when is None else Series(when.folder, "step-", when.keep)
-        self._is_own = False  # whether what is in the folder was written here, or gone on from
 
     def claim(self) -> None:
         """Notes that the model goes on from one of these checkpoints, or from another that the user has chosen."""
-        self._is_own = True
+        if self._series is not None:
+            self._series.claim()
 
     def begin(self) -> None:
         """Begins to train.
 
         Raises:
-          DataError: If there are checkpoints that the model does not go on from: the newest of two runs could not be told.
+          DataError: If there are checkpoints that the model does not go on from.
         """
-        numbers = [] if self._series is None or self._is_own else self._series.numbers()
-        if self._series is not None and numbers:
-            raise DataError(
-                f"checkpoints, `{self._series.folder}`",
-                "none yet",
-                f"`{self._series.path(numbers[0]).name}` of another run",
-                "Call `runner.resume()` first to go on from there, or give another folder.",
-            )
-        self._is_own = True
+        if self._series is not None:
+            fix = "Call `runner.resume()` first to go on from there, or give another folder."
+            self._series.begin("checkpoints", fix)
 
     def resume(self, restore: Callable[[Path], T]) -> T | None:
         """Goes on from the newest checkpoint that is whole.
@@ -63,7 +57,7 @@ class RunnerCheckpoints:
             fix = "Pass `ParallaxConfig(checkpoint=Checkpoints(folder))`."
             raise SettingsError("resume", "a folder of checkpoints in the settings", "none", fix)
         found = self._series.read(restore)
-        self._is_own = True
+        self._series.claim()
         return found
 
     def save_if_due(self, steps: int, save: Callable[[Path], None]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from ampjax.errors import TableError
+from ampjax.errors import DataError, TableError
 from ampjax.parallel import runner_files
 from ampjax.utils.setting_checks import a_path
 
@@ -37,6 +37,27 @@ class Series:
 
     def __init__(self, folder: str | Path, stem: str, keep: int | None = None):
         self.folder, self._stem, self._keep = a_path("checkpoints, folder", folder).resolve(), stem, keep
+        self._is_own = False  # whether what is there was written here, or gone on from
+
+    def claim(self) -> None:
+        """Notes that a run goes on from one of these, or from another that the user has chosen."""
+        self._is_own = True
+
+    def begin(self, what: str, fix: str) -> None:
+        """Begins a run that goes on from none of these, unless they have been claimed.
+
+        Args:
+          what: What errors call them.
+          fix: What a user is to do if there are some.
+
+        Raises:
+          DataError: If there are some of another run: the newest of two runs could not be told.
+        """
+        numbers = [] if self._is_own else self.numbers()
+        if numbers:
+            got = f"`{self.path(numbers[0]).name}` of another run"
+            raise DataError(f"{what}, `{self.folder}`", "none yet", got, fix)
+        self.claim()
 
     def numbers(self) -> list[int]:
         """The numbers of the checkpoints that are there, the newest first. Deletes what killed saves have left beside them."""

@@ -30,13 +30,12 @@ from ampjax.errors import HostDiedError
 _PR_SET_PDEATHSIG = 1
 
 
-def run(job: Job, main: bytes, digest: str) -> bool:
+def run(job: Job, main: bytes) -> bool:
     """Runs a host in this process.
 
     Args:
       job: What it is told.
       main: What it runs, packed: a function of a `HostContext`.
-      digest: What its settings are, in short.
 
     Returns:
       Whether its program has ended without an error.
@@ -50,15 +49,15 @@ def run(job: Job, main: bytes, digest: str) -> bool:
         Patience(*job.patience),
     )
     try:
-        return _run(job, main, digest, wire)
+        return _run(job, main, wire)
     finally:
         wire.close()
 
 
-def _run(job: Job, main: bytes, digest: str, wire: Wire) -> bool:
+def _run(job: Job, main: bytes, wire: Wire) -> bool:
     driver, find = wire.connect("driver", job.driver), PeerFinder(wire, job.names)
     try:
-        hello = Hello(**own_versions(), digest=digest, devices=_n_devices(job), addresses=find.addresses)
+        hello = Hello(**own_versions(), digest=job.digest, devices=_n_devices(job), addresses=find.addresses)
         driver.send(Message("hello", text=json.dumps(asdict(hello))))
         start: Any = driver.receive()
         find.learn({name: tuple(entry) for name, entry in json.loads(start.text).items()})
@@ -104,8 +103,7 @@ def main() -> None:
         end_with(parent)
         job, program = (_read(stream, size) for size in sizes)
     threading.Thread(target=_wait_for_end, args=(source,), daemon=True).start()
-    decoded = Job.decoded(job)
-    sys.exit(0 if run(decoded, program, decoded.digest) else 1)
+    sys.exit(0 if run(Job.decoded(job), program) else 1)
 
 
 def _read(stream: Any, size: int) -> bytes:

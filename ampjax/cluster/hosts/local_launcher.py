@@ -82,11 +82,6 @@ class LocalProcess:
             stdin.write(struct.pack("<QQQ", os.getpid(), len(text), len(main)) + text + main)
             stdin.flush()
 
-    @property
-    def id(self) -> int:
-        """The process's id."""
-        return self._process.pid
-
     def _read(self, name: str, log: Callable[[str], None]) -> None:
         stream = self._process.stdout
         assert stream is not None
@@ -113,11 +108,6 @@ class LocalProcess:
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
-
-    def wait(self, timeout_s: float) -> None:
-        """Waits for its end, but not longer than some seconds."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout_s)
 
     def log_tail(self) -> Sequence[str]:
         """See `Started.log_tail`."""

@@ -118,8 +118,7 @@ class RayHost:
         """
         from ampjax.cluster.hosts import host_program
 
-        decoded = Job.decoded(job)
-        return host_program.run(decoded, main, decoded.digest)
+        return host_program.run(Job.decoded(job), main)
 
 
 class RayProcess:

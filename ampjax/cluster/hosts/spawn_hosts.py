@@ -30,6 +30,19 @@ _LEAVE_S = 1.0
 """How long a host may take to end by itself when its driver closes."""
 
 
+def _usual_patience() -> Patience:
+    """The patience that the environment asks for."""
+    text = os.environ.get(SILENCE_VARIABLE, "")
+    try:
+        silence_s = float(text) if text else Patience().silence_s
+    except ValueError:
+        silence_s = 0.0
+    if not 0 < silence_s < float("inf"):
+        fix = "Change the variable, or remove it for 2 s."
+        raise SettingsError(f"environment, {SILENCE_VARIABLE}", "seconds, a number above 0", f"{text!r}", fix)
+    return Patience(silence_s)
+
+
 @dataclass(frozen=True)
 class HostOptions:
     """What hosts have in common.
@@ -53,20 +66,7 @@ class HostOptions:
     digest: str = ""
     epoch: int = 0
     window: Window = field(default_factory=Window)
-    patience: Patience = field(default_factory=lambda: _usual_patience())
-
-
-def _usual_patience() -> Patience:
-    """The patience that the environment asks for."""
-    text = os.environ.get(SILENCE_VARIABLE, "")
-    try:
-        silence_s = float(text) if text else Patience().silence_s
-    except ValueError:
-        silence_s = 0.0
-    if not 0 < silence_s < float("inf"):
-        fix = "Change the variable, or remove it for 2 s."
-        raise SettingsError(f"environment, {SILENCE_VARIABLE}", "seconds, a number above 0", f"{text!r}", fix)
-    return Patience(silence_s)
+    patience: Patience = field(default_factory=_usual_patience)
 
 
 @dataclass(frozen=True, eq=False)

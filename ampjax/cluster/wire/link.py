@@ -39,10 +39,7 @@ class Link:
         self._nbytes = 0  # of what is in `_sent`
         self._next = 1
         self.expected = 1
-        self._taken, self._told = (
-            0,
-            0,
-        )  # sequence numbers: the last that was taken out here, and that the other end knows of
+        self._taken = self._told = 0  # the last message that was taken out here, and that the other end knows of
         self._untold_nbytes = 0
 
     # ---- what goes out -----------------------------------------------------------------------------------------------

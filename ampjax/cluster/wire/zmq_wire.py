@@ -22,6 +22,8 @@ LOOPBACK = "127.0.0.1"
 _LARGEST_FRAME = 1 << 26
 _LINGER_MS = 2000
 _TEND_S = 0.05
+_BEAT, _NO_ANSWER = 0.15, 0.55
+"""Parts of the patience: a socket beats so often, and gives up a connection without an answer for so long."""
 
 
 class Keys(NamedTuple):
@@ -121,7 +123,7 @@ class Wire:
         result.ipv6 = ":" in self.host
         # The link bounds what is under way; if the socket did, it would stop reading when it is full, and beats with it.
         result.sndhwm = result.rcvhwm = 0
-        result.heartbeat_ivl, result.heartbeat_timeout = int(0.15 * silence_ms), int(0.55 * silence_ms)
+        result.heartbeat_ivl, result.heartbeat_timeout = int(_BEAT * silence_ms), int(_NO_ANSWER * silence_ms)
         # A handshake whose bytes were damaged is given up in time for another one.
         result.handshake_ivl = int(min(5000, max(1000, 0.5 * silence_ms)))
         result.reconnect_ivl, result.linger = 50, _LINGER_MS
@@ -132,7 +134,7 @@ class Wire:
 
     def _channel(self, line: zmq.Socket[bytes], peer: str, address: str) -> ZmqChannel:
         probe = encode(Message("\0told", (0,)), self.epoch, 0)
-        beat_s = 0.7 * self._patience.silence_s
+        beat_s = (_BEAT + _NO_ANSWER) * self._patience.silence_s
         link = Link(self.epoch, self._window)
         result = ZmqChannel(self.name, Line(line, peer, address, beat_s, probe), link, self._window, self._patience)
         self._channels.append(weakref.ref(result))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -55,7 +56,8 @@ class StageArrays:
             stage.sole,
             stage.written,
         )
-        self._get = copy_kernels.get_rows((*(port.arena for port in stage.ports), *stage.arenas))
+        self._all_arenas = *(port.arena for port in stage.ports), *stage.arenas
+        self._get = copy_kernels.get_rows(self._all_arenas)
 
     def _find_largest_looped(self) -> int:
         """Rows of a dispatch, at most, that may be one of several in a call.
@@ -91,6 +93,18 @@ class StageArrays:
     def put_gradients(self, grads: Arrays) -> None:
         """Replaces the adjoint rows of all arenas of the stage."""
         self._arenas.grads.update(zip(self._keys, grads, strict=True))
+
+    @functools.cached_property
+    def _put(self) -> Kernel:
+        return copy_kernels.put_rows(self._all_arenas)
+
+    def put_rows(self, slots: np.ndarray, rows: Any) -> None:
+        """Writes rows to slots of the only output, `[k, *shape]`, and zeros to their adjoint rows where gradients will be added."""
+        arenas, key = self._arenas, self._stage.arenas[0]
+        grads = None if self._stage.written[0] else arenas.grads[key]
+        arenas.values[key], zeroed = self._put.once(arenas.values[key], grads, slots, rows)
+        if zeroed is not None:
+            arenas.grads[key] = zeroed
 
     # -- launches
 

@@ -36,22 +36,18 @@ class TableRunner(StageRunner):
         self._table = node.table
         self._source, self._target = stage.ports[0].arena, stage.arenas[0]
         keys = self._source, self._target
-        self._get, self._put = copy_kernels.get_rows(keys), copy_kernels.put_rows(keys)
+        self._get = copy_kernels.get_rows(keys)
 
     def forward(self, launches: Coalesced, params: Params) -> None:
         """Pulls rows."""
         (launch,) = launches
         if not launch.n_rows:
             return
-        a, target = self._arenas, self._target
         slots, to = self._arrays.lines(launch)
         ids = self._ids(slots)
         self._check(launch, ids)
         rows = self._table.pull(ids.reshape(-1)).reshape(*ids.shape, *self._table.shape[1:])
-        grads = None if self.stage.written[0] else a.grads[target]
-        a.values[target], zeroed = self._put.once(a.values[target], grads, to, rows)
-        if zeroed is not None:
-            a.grads[target] = zeroed
+        self._arrays.put_rows(to, rows)
 
     def backward(
         self, launches: Coalesced, params: Params, consumer: GradientConsumer, states: Any, scalars: np.ndarray | None
@@ -64,11 +60,9 @@ class TableRunner(StageRunner):
         slots, to = self._arrays.lines(launch)
         grads = self._arenas.grads[self._target]
         assert grads is not None
+        rows = self._get.once(grads, to)
         if slots[0] != TRASH:  # a launch that only compiles has no rows
-            ids = self._ids(slots)[: launch.n_rows]
-            gradients.add(ids, self._get.once(grads, to))
-        else:
-            self._get.once(grads, to)
+            gradients.add(self._ids(slots)[: launch.n_rows], rows)
         return states
 
     def _ids(self, slots: np.ndarray) -> np.ndarray:

@@ -31,7 +31,7 @@ class TransferRunner(StageRunner):
         self._source, self._target = stage.ports[0].arena, stage.arenas[0]
         self._needs_backward = needs_backward(stage)
         keys = self._source, self._target
-        self._get, self._put = copy_kernels.get_rows(keys), copy_kernels.put_rows(keys)
+        self._get = copy_kernels.get_rows(keys)
         self._return = copy_kernels.return_gradients(keys, stage.sole[0])
 
     def forward(self, launches: Coalesced, params: Params) -> None:
@@ -78,7 +78,4 @@ class TransferRunner(StageRunner):
             return
         if source[0] != HOST:
             rows = jax.device_put(rows, a.devices[target[0]])
-        grads = None if self.stage.written[0] else a.grads[target]
-        a.values[target], zeroed = self._put.once(a.values[target], grads, to, rows)
-        if zeroed is not None:
-            a.grads[target] = zeroed
+        self._arrays.put_rows(to, rows)

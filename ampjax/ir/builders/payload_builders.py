@@ -75,7 +75,7 @@ class NodeBuilder:
         """The body and the options of a node that computes with another's parameters."""
         graph = current_graph()
         owner = find_owner(graph, self.name, self.params_of)
-        check_no_table(self.name, self.body if owner.table is None else owner.op.body, owner)
+        check_no_table(self.name, self.body, owner)
         options = shared_options(owner, self.name, self.options, graph.users[owner.name])
         return replace(self.body, init=owner.op.body.init), options
 

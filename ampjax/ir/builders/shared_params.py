@@ -108,13 +108,13 @@ def check_no_table(name: str, body: Body, owner: Node) -> None:
 
     Args:
       name: The name of the node that is to compute with the other's parameters.
-      body: Its body, or the other's if that one reads a table.
+      body: Its body.
       owner: The node that has the parameters.
 
     Raises:
       GraphError: If one has.
     """
-    if body.table is not None:
+    if body.table is not None or owner.table is not None:
         raise GraphError(
             f"node `{name}`, params_of",
             "parameters that lie on a device",

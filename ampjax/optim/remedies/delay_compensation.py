@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from ampjax.errors import SettingsError
-from ampjax.optim.remedies.staleness_of import staleness_of
+from ampjax.optim.remedies.what_is_told import require_params, staleness_of
 from ampjax.optim.transform import transform
 
 Tree = Any
@@ -71,8 +71,7 @@ def compensate_delay(
     def update(
         grads: Tree, state: CompensationState, params: Tree = None, *, staleness: Any = None, **extra: Any
     ) -> Any:
-        if params is None:
-            raise SettingsError("`compensate_delay`, update", "the parameters", "None", "Pass them to `tx.update`.")
+        require_params("compensate_delay", params)
         put = state.step % (most + 1)
         history = jax.tree.map(lambda kept, p: kept.at[put].set(p), state.history, params)
         age = jnp.round(jnp.clip(staleness_of("compensate_delay", staleness), 0, most)).astype(jnp.int32)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from ampjax.errors import SettingsError
-from ampjax.optim.remedies.staleness_of import staleness_of
+from ampjax.optim.remedies.what_is_told import require_params, staleness_of
 from ampjax.optim.transform import transform
 
 Tree = Any
@@ -56,8 +56,7 @@ def predict_weights(tx: optax.GradientTransformation, scale: float = 1.0) -> opt
         return PredictionState(jax.tree.map(jnp.array, params), own.init(params))
 
     def update(grads: Tree, state: PredictionState, params: Tree = None, *, staleness: Any = None, **extra: Any) -> Any:
-        if params is None:
-            raise SettingsError("`predict_weights`, update", "the parameters", "None", "Pass them to `tx.update`.")
+        require_params("predict_weights", params)
         ahead = scale * staleness_of("predict_weights", staleness)
         step, inner = own.update(grads, state.inner, state.params, staleness=staleness, **extra)
         trained = optax.apply_updates(state.params, step)

@@ -41,6 +41,15 @@ class Merge:
 Change = Update | Average | Contribute | Merge
 
 
+def nodes_of(change: Change) -> tuple[str, ...]:
+    """Gives the nodes that a change concerns.
+
+    Args:
+      change: The change.
+    """
+    return change.nodes if isinstance(change, Average | Merge) else (change.node,)
+
+
 @dataclass(frozen=True)
 class ReplicaSync:
     """How replicas are kept together.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ampjax.sparse.rows.row_gradients import check_finite, sum_duplicates
+from ampjax.optim.row_sums import sum_duplicates
+from ampjax.sparse.rows.row_gradients import check_finite
 
 Rows = tuple[np.ndarray, np.ndarray]
 """A partition's rows, `[n]`, and their gradients, `[n, *row]`."""

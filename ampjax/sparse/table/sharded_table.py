@@ -19,12 +19,13 @@ from jaxtyping import Float, Int
 
 from ampjax.errors import TableError
 from ampjax.optim.row_rule import RowRule, Values
+from ampjax.optim.row_sums import sum_duplicates
 from ampjax.optim.split_rows import ALONE, split_alone
 from ampjax.optim.split_transform import Split
 from ampjax.optim.split_update import SharedVariables, prepare_update
 from ampjax.sparse.rows import row_blocks
 from ampjax.sparse.rows.byte_counts import ByteCounts, Columns
-from ampjax.sparse.rows.row_gradients import check_finite, checked_grads, checked_ids, sum_duplicates
+from ampjax.sparse.rows.row_gradients import check_finite, checked_grads, checked_ids
 from ampjax.sparse.rows.row_kernels import kernels_for
 from ampjax.sparse.rows.shared_history import SharedHistory
 from ampjax.sparse.servers.all_servers import LocalServers

@@ -151,10 +151,10 @@ class FitRun:
 
     async def _piece(self, order: np.ndarray, name: str, reporter: Reporter) -> None:
         """Trains on the instances up to the next cut."""
-        session, place, cuts = self.session, self._place, self.cuts
+        session, place, cuts, keeper, early = self.session, self._place, self.cuts, self.keeper, None
         end = cuts.next(place, len(order))
-        on_time = self.keeper is not None and self.keeper.when.every_seconds is not None
-        early = EarlyEnd(lambda: self.keeper is not None and self.keeper.is_late, cuts.round_size) if on_time else None
+        if keeper is not None and keeper.when.every_seconds is not None:
+            early = EarlyEnd(lambda: keeper.is_late, cuts.round_size)
         piece = session.training_pass(self.data, order[place.done : end])
         await session.passes.run(piece, name, reporter, self.trace, goes_on=place.done > 0, early=early)
         n = len(piece.ids) if early is None or early.source is None else early.source.n_admitted

@@ -50,7 +50,6 @@ class Keeper:
             )
         self.when, self._session = when, session
         self._series = Series(when.folder, "snapshot-", when.keep)
-        self._is_own = False  # whether what is in the folder was written here, or gone on from
         self._last_s = time.monotonic()
         self.recording: Callable[[], Mapping[str, Any]] | None = None
 
@@ -77,19 +76,13 @@ class Keeper:
         self._last_s, self.recording = time.monotonic(), None
         session = self._session
         if not resume:
-            if self._series.numbers() and not self._is_own:
-                raise DataError(
-                    f"snapshots, `{self._series.folder}`",
-                    "none yet",
-                    f"`{self._series.path(self._series.numbers()[0]).name}` of another run",
-                    "Pass `resume=True` to `fit` to go on from there, or give another folder.",
-                )
-            self._is_own = True
+            fix = "Pass `resume=True` to `fit` to go on from there, or give another folder."
+            self._series.begin("snapshots", fix)
             return None, None
         store, updates, position = session.executor.store, session.scheduler.updates, session.position
         saved = self._series.read(partial(checkpoint.read, store=store, updates=updates, position=position))
         fit = None if saved is None else self._checked(saved, recording)
-        self._is_own = True
+        self._series.claim()
         if saved is None or fit is None:
             return None, None
         checkpoint.apply(saved, store, updates, position)

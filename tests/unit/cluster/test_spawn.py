@@ -13,6 +13,7 @@ import time
 import cloudpickle
 import numpy as np
 import pytest
+from support.processes import is_there
 
 from ampjax.cluster import HostOptions, LocalLauncher, Message, Patience, spawn
 from ampjax.cluster.hosts.job import Hello, Job, check, own_versions
@@ -119,14 +120,6 @@ def test_a_program_that_fails_and_a_process_that_dies_are_told_apart():
         assert time.monotonic() - start < 2 and not hosts[1].alive and "killed by SIGKILL" in repr(hosts)
         processes = [host.process for host in hosts]
     assert not any(map(is_there, processes))
-
-
-def is_there(process):
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "soon", "inf"])

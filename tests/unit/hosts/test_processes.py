@@ -11,6 +11,7 @@ import optax
 import pytest
 from support.hosted import assert_same
 from support.models import model
+from support.processes import is_there
 
 import ampjax as amp
 from ampjax.errors import HostError, SettingsError
@@ -21,15 +22,6 @@ pytestmark = pytest.mark.slow
 def process_of(state):
     """The number of a host's process."""
     return int(state.place.split()[-1])
-
-
-def is_there(process):
-    """Whether a process has not ended."""
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def test_a_recorded_run_gives_the_same_bits_on_two_processes_and_a_dead_host_is_noticed(tmp_path):

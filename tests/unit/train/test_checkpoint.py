@@ -1,14 +1,13 @@
 """A trainer in files: what goes on from them gives what it would have given."""
 
-import functools
 import json
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from support import graphs
+from support.resumed import net
 
 import ampjax as amp
 from ampjax.errors import DataError, TableError
@@ -17,19 +16,6 @@ from ampjax.sparse.table import table_files
 pytestmark = pytest.mark.slow
 
 QUIET = {"progress": False}
-
-
-@functools.cache
-def net(replicas=1, hidden=4):
-    def noisy(p, x, key):
-        return x @ p + 0.01 * jax.random.normal(key, (hidden,))
-
-    with amp.Graph() as g:
-        x, label = amp.pump("x", (4,)), amp.pump("label", dtype="int32")
-        layer = amp.ppt("layer", noisy, params=lambda key: jax.random.normal(key, (4, hidden)), rng=True)
-        h = amp.npt("tanh", jnp.tanh)(amp.replicate(layer, replicas)(x))
-        amp.loss("xent", graphs.xent)(amp.ppt("linear", amp.nn.Linear(hidden, 3))(h), label)
-    return g
 
 
 def data(n=10):

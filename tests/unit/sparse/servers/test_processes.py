@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.optimizers import ROW_WISE, worst
+from support.processes import is_there
 
 from ampjax.cluster.wire.zmq_channel import ZmqChannel
 from ampjax.errors import ServerError, SettingsError, TableError
@@ -299,14 +300,6 @@ def test_an_optimizer_that_cannot_travel_is_told_and_harms_no_other_table(doomed
 
 
 # ---- nothing stays behind --------------------------------------------------------------------------------------------
-
-
-def is_there(process):
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def test_closed_servers_are_gone_and_say_so(doomed):

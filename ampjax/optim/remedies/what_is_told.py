@@ -1,4 +1,4 @@
-"""The staleness that a remedy is told, or an error that says who tells it."""
+"""What a remedy is told beside gradients, or an error that says who tells it."""
 
 from __future__ import annotations
 
@@ -24,3 +24,17 @@ def staleness_of(remedy: str, staleness: Any) -> jax.Array:
         fix = "Nodes of a graph pass it, runners and `ampjax.optim.delayed`; else pass it to `tx.update`."
         raise SettingsError(f"`{remedy}`, update", "the extra argument `staleness`", "none", fix)
     return jnp.asarray(staleness, jnp.float32)
+
+
+def require_params(remedy: str, params: Any) -> None:
+    """Checks that a remedy is given the parameters.
+
+    Args:
+      remedy: Who asks.
+      params: The parameters, or None if there were none.
+
+    Raises:
+      SettingsError: If there were none.
+    """
+    if params is None:
+        raise SettingsError(f"`{remedy}`, update", "the parameters", "None", "Pass them to `tx.update`.")
