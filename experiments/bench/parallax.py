@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import gc
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,14 +21,15 @@ from ampjax.models import lm
 from ampjax.parallel.planning.compiled_collectives import Collective, collectives
 from ampjax.parallel.steps.synchronous_steps import DenseStep
 from ampjax.utils.text_tables import compact
-from experiments.parallax.measure import Turns, seconds_of, write_json
+from experiments.bench import towers
+from experiments.parallax.measure import Program, Turns, seconds_of, write_json
 from experiments.parallax.programs import Ours, Plain, machines, make
 from experiments.parallax.workloads import Sizes, Workload, workload
 
 TURN = 10
 """Steps of a program on the table before the other has its turn."""
 
-What = Literal["lm", "table", "processes", "resnet", "inception"]
+What = Literal["lm", "table", "towers", "processes", "resnet", "inception"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,8 @@ class ParallaxBench:
     """Ours over plain JAX, by the time of a step.
 
     `lm`: hybrid over a dense AllReduce by pmap, an LSTM language model with a full embedding table, SGD; one program after the other, for
-    they need 10 GB each. `table`: a step on some rows of a table over a dense step, one device. `processes`: the same step with servers in
+    they need 10 GB each. `table`: a step on some rows of a table over a dense step, one device. `towers`: a step on two tables beside plain
+    JAX that updates touched rows by hand (`by hand` in place of `plain`), with the memory that either needs. `processes`: the same step with servers in
     processes of their own over one with servers in this process, which stands in the place of plain JAX. `resnet`, `inception`: full depth,
     small images, in turn; and whether both programs hold the same collectives.
 
@@ -52,6 +53,9 @@ class ParallaxBench:
       rows: Of the table.
       width: Numbers in a row of the table.
       ids: That a step on the table reads.
+      tower_rows: Rows of each of the two tables of `towers`, `width` numbers each.
+      tower_ids: Ids of an example in each of them.
+      tower_batch: Examples of a step.
       servers: Server processes.
       pixels: Height and width of images; Inception takes 75 at least.
       images: Images of a replica's part of a batch.
@@ -60,7 +64,7 @@ class ParallaxBench:
       json: File to which a JSON object is appended for each comparison.
     """
 
-    what: tuple[What, ...] = ("lm", "table", "processes", "resnet", "inception")
+    what: tuple[What, ...] = ("lm", "table", "towers", "processes", "resnet", "inception")
     vocabulary: int = 793_470
     classes: int = 50_000
     units: int = 512
@@ -70,6 +74,9 @@ class ParallaxBench:
     rows: int = 1_000_000
     width: int = 64
     ids: int = 800
+    tower_rows: int = 500_000
+    tower_ids: int = 64
+    tower_batch: int = 512
     servers: int = 2
     pixels: int = 32
     images: int = 8
@@ -93,6 +100,7 @@ class Result:
       plain: Seconds of the plain step.
       same_collectives: Whether both compiled programs hold the same collectives; None where that is no question.
       wanted: The ratio that is wanted at least; 0 where none is.
+      peaks: Bytes of resident memory that a process with our program needs at most, and one with the plain one; None where not measured.
     """
 
     what: str
@@ -100,6 +108,7 @@ class Result:
     plain: float
     wanted: float
     same_collectives: bool | None = None
+    peaks: tuple[int, int] | None = None
 
     @property
     def ratio(self) -> float:
@@ -113,15 +122,18 @@ def main(options: ParallaxBench, console: Console | None = None) -> list[Result]
     Raises:
       SettingsError: If an option is outside what it can be.
     """
-    make_result: Mapping[str, Callable[[ParallaxBench], Result]] = {
-        "lm": language_model,
-        "table": large_table,
-        "processes": server_processes,
-        "resnet": partial(images, "resnet"),
-        "inception": partial(images, "inception"),
+    make_results: Mapping[str, Callable[[ParallaxBench], Iterable[Result]]] = {
+        "lm": lambda options: [language_model(options)],
+        "table": lambda options: [large_table(options)],
+        "towers": two_towers,
+        "processes": lambda options: [server_processes(options)],
+        "resnet": lambda options: [images("resnet", options)],
+        "inception": lambda options: [images("inception", options)],
     }
-    results = [make_result[what](options) for what in options.what]
-    table = compact("what", "ours\nms", "plain\nms", "times\nas fast", "wanted", "same\ncollectives")
+    results = [result for what in options.what for result in make_results[what](options)]
+    table = compact(
+        "what", "ours\nms", "plain\nms", "times\nas fast", "wanted", "same\ncollectives", "peak, MB\nours, plain"
+    )
     for r in results:
         same = "" if r.same_collectives is None else ("yes" if r.same_collectives else "NO")
         table.add_row(
@@ -131,6 +143,7 @@ def main(options: ParallaxBench, console: Console | None = None) -> list[Result]
             f"{r.ratio:.2f}",
             f"{r.wanted:g}" if r.wanted else "",
             same,
+            ", ".join(f"{peak / 1e6:,.0f}" for peak in r.peaks or ()),
         )
     (console or Console(highlight=False)).print(table)
     write_json(options.json, "bench-parallax", [vars(r) | {"ratio": r.ratio} for r in results])
@@ -167,6 +180,25 @@ def large_table(options: ParallaxBench) -> Result:
     programs = {"ours": sparse, "plain": Jitted(work.loss, work.params, work.tx)}
     timings = Turns(programs, work.batches).run(max(1, options.steps // 3), TURN)
     return Result(f"{options.ids} of {options.rows} rows", timings["ours"].median, timings["plain"].median, 40.0)
+
+
+def two_towers(options: ParallaxBench) -> Iterable[Result]:
+    """A step on two tables beside plain JAX that updates touched rows by hand, for two optimizers, on one device and on all replicas."""
+    rows, ids, size = options.tower_rows, options.tower_ids, options.tower_batch
+    data = towers.batches(8, size, ids, rows)
+    for optimizer in towers.OPTIMIZERS:
+        for devices in sorted({1, options.replicas}):
+            model = towers.Model(optimizer, rows, options.width, devices)
+            programs: dict[str, Program] = {way: towers.make(way, model) for way in towers.WAYS}
+            timings = Turns(programs, data).run(max(1, options.steps // 4), 4)
+            del programs  # before others need as much memory
+            gc.collect()
+            peaks = {way: towers.peak_bytes(way, model, size, ids) for way in towers.WAYS}
+            for way in towers.WAYS[:-1]:
+                yield Result(
+                    f"towers, {optimizer}, {way}, {devices} {'replicas' if devices > 1 else 'replica'}",
+                    timings[way].median, timings["by hand"].median, 1.0, peaks=(peaks[way], peaks["by hand"]),
+                )  # fmt: skip
 
 
 def server_processes(options: ParallaxBench) -> Result:

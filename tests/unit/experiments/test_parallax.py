@@ -9,9 +9,11 @@ import numpy as np
 import optax
 import pytest
 
+import ampjax.parallel as px
 from ampjax.errors import SettingsError
 from experiments.__main__ import parse
 from experiments.bench import parallax as bench
+from experiments.bench import towers
 from experiments.parallax import (
     compare,
     fig7,
@@ -283,6 +285,29 @@ def test_bench(tmp_path: Path) -> None:
     )  # fmt: skip
     results = bench.main(options)
     assert [result.what for result in results] == ["lm, 2 replicas", "5 of 100 rows", "processes: 1, 5 of 100 rows"]
+    assert all(row["ratio"] > 0 for row in records(tmp_path / "j"))
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("optimizer", towers.OPTIMIZERS)
+def test_towers_by_hand_train_what_ours_trains(optimizer: towers.Optimizer, devices: int) -> None:
+    model = towers.Model(optimizer, 50, 4, devices)
+    ours, by_hand = towers.make("lazy", model), towers.make("by hand", model)
+    for batch in towers.batches(3, 6, 5, 50):
+        metrics, losses = ours.step(batch), by_hand.step(batch)
+        assert isinstance(metrics, px.Metrics) and isinstance(losses, jax.Array)
+        np.testing.assert_allclose(np.mean(losses), metrics.loss, rtol=1e-6)
+    for path, value in ours.params.items():
+        np.testing.assert_allclose(by_hand.params[path], value, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.full
+def test_towers(tmp_path: Path) -> None:
+    options = bench.ParallaxBench(
+        what=("towers",), tower_rows=50, tower_ids=3, tower_batch=4, width=4, steps=1, json=tmp_path / "j"
+    )
+    results = bench.main(options)
+    assert len(results) == 8 and all(result.peaks and min(result.peaks) > 1e8 for result in results)
     assert all(row["ratio"] > 0 for row in records(tmp_path / "j"))
 
 
