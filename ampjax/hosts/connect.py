@@ -11,6 +11,7 @@ from ampjax.hosts.fleet import Fleet, Ready
 from ampjax.hosts.host_link import HostLink
 from ampjax.hosts.hosted_executor import HostedExecutor
 from ampjax.hosts.hosted_store import HostedStore
+from ampjax.hosts.hosts import Place
 from ampjax.hosts.layout import HostLayout
 from ampjax.hosts.make_host import HostProgram
 from ampjax.hosts.operations import Names
@@ -31,7 +32,7 @@ class Running(NamedTuple):
     """
 
     channels: Sequence[Channel]
-    places: Sequence[str]
+    places: Sequence[Place]
     alive: Sequence[Callable[[], bool]]
     end: Callable[[], None]
 

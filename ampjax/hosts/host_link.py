@@ -13,7 +13,7 @@ import numpy as np
 from ampjax.cluster import Channel, Message
 from ampjax.engine.kernels.launch import Launch
 from ampjax.errors import HostError
-from ampjax.hosts.hosts import HostState
+from ampjax.hosts.hosts import HostState, Place
 from ampjax.hosts.operations import BatchWriter, Names
 from ampjax.hosts.questions import question
 
@@ -47,7 +47,7 @@ class HostLink:
       peers: All hosts: a host whose rows this one waits for may fail.
     """
 
-    def __init__(self, name: str, place: str, channel: Channel, names: Names, is_alive: Callable[[], bool]):
+    def __init__(self, name: str, place: Place, channel: Channel, names: Names, is_alive: Callable[[], bool]):
         self.name, self._place, self.batch = name, place, BatchWriter(names)
         self._n_bytes = [0, 0]
         self.needs: set[int] = set()
@@ -223,7 +223,7 @@ class HostLink:
         with suppress(HostError):  # it has died: that is what is told
             self.look()
         state = "ended" if is_over or not self._is_alive() else "running" if self.failure is None else "failed"
-        return HostState(self.name, self._place, state, tuple(nodes), *self._n_bytes)
+        return HostState(self.name, *self._place, state, tuple(nodes), *self._n_bytes)
 
     def _send(self, message: Message) -> None:
         self._n_bytes[0] += sum([array.nbytes for array in message.arrays])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ampjax.cluster.hosts.launcher import Launcher
 from ampjax.errors import SettingsError
@@ -60,6 +61,18 @@ class Hosts:
         return [worker * self.n_spaces // workers for worker in range(workers)]
 
 
+class Place(NamedTuple):
+    """Where a host is.
+
+    Args:
+      text: In words.
+      process: The number of its process on its machine.
+    """
+
+    text: str
+    process: int
+
+
 @dataclass(frozen=True)
 class HostState:
     """What is known of a host.
@@ -67,6 +80,7 @@ class HostState:
     Args:
       name: What errors call it.
       place: Where it is.
+      process: The number of its process on its machine.
       state: `running`, `failed` or `ended`.
       nodes: The nodes whose parameters it keeps.
       bytes_sent: Bytes of arrays that the driver has sent to it.
@@ -75,6 +89,7 @@ class HostState:
 
     name: str
     place: str
+    process: int
     state: str
     nodes: tuple[str, ...]
     bytes_sent: int

@@ -6,6 +6,7 @@ from ampjax.cluster import HostContext, HostOptions, spawn
 from ampjax.cluster.hosts.launcher import Launcher
 from ampjax.hosts.connect import Running, connect
 from ampjax.hosts.hosted_executor import HostedExecutor
+from ampjax.hosts.hosts import Place
 from ampjax.hosts.make_host import BETWEEN_HOSTS, HostProgram
 from ampjax.plan.planner import Plan
 
@@ -38,7 +39,7 @@ def start_processes(program: HostProgram, plan: Plan, launcher: Launcher | None 
     def start() -> Running:
         names = tuple(f"host{number}" for number in range(n))
         hosts = spawn(n, main, HostOptions(names, window=BETWEEN_HOSTS, environment=ONE_DEVICE), launcher)
-        places = [f"{host.place}, process {host.process}" for host in hosts]
+        places = [Place(host.place, host.process) for host in hosts]
         alive = [lambda host=host: host.alive for host in hosts]
         return Running([host.channel for host in hosts], places, alive, hosts.close)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
 
@@ -9,6 +10,7 @@ from ampjax.cluster import memory_pair
 from ampjax.devices.allreduce import Device
 from ampjax.hosts.connect import Running, connect
 from ampjax.hosts.hosted_executor import HostedExecutor
+from ampjax.hosts.hosts import Place
 from ampjax.hosts.make_host import BETWEEN_HOSTS, HostProgram
 from ampjax.plan.planner import Plan
 
@@ -40,7 +42,7 @@ def start_threads(program: HostProgram, plan: Plan, devices: Sequence[Device]) -
             for thread in threads:
                 thread.join()
 
-        places = [f"thread {number} of this process" for number in range(n)]
+        places = [Place(f"thread {number} of this process", os.getpid()) for number in range(n)]
         return Running([channel for channel, _ in drivers], places, [thread.is_alive for thread in threads], end)
 
     return connect(program, plan, start)

@@ -26,8 +26,12 @@ async def wait_with_warning(wait: Callable[[], object], awaited: str, first_warn
     """
     waiting = asyncio.get_running_loop().run_in_executor(None, wait)
     next_warning_s = first_warning_s
-    while not (await asyncio.wait([waiting], timeout=next_warning_s))[0]:
-        text = f"ampjax: {awaited} has not ended after {next_warning_s:g} s more; still waiting"
-        warnings.warn(text, RuntimeWarning, stacklevel=2)
-        next_warning_s *= 2
+    try:
+        while not (await asyncio.wait([waiting], timeout=next_warning_s))[0]:
+            text = f"ampjax: {awaited} has not ended after {next_warning_s:g} s more; still waiting"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+            next_warning_s *= 2
+    except asyncio.CancelledError:
+        waiting.cancel()  # else asyncio would print what `wait` raises later, when something else has failed already
+        raise
     waiting.result()

@@ -57,7 +57,7 @@ def measure(model: str, hosts: int, passes: int) -> dict[str, float]:
     graph, data, options = _task(model)
     places: dict[str, Any] = {"hosts": hosts} if hosts else {"devices": jax.devices()[:1] * 2}
     trainer = amp.Trainer(graph, optax.adam(1e-3), workers=2, **places, **options)
-    processes = [int(host.place.split()[-1]) for host in trainer.hosts]
+    processes = [host.process for host in trainer.hosts]
     for process, core in zip(processes, cores, strict=False):
         hold(process, core)
     trainer.fit(data, epochs=2, progress=False)

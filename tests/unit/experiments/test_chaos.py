@@ -7,7 +7,8 @@ from rich.console import Console
 
 from ampjax.errors import SettingsError
 from experiments.__main__ import parse
-from experiments.chaos import ChaosOptions, main
+from experiments.chaos import hosts
+from experiments.chaos.driver import ChaosOptions, main
 
 
 def test_options():
@@ -28,3 +29,25 @@ def test_a_kill(tmp_path):
     (found,) = main(options, Console(quiet=True))
     assert found["exact"] and not found["left_behind"] and found["kills"] == 1 and found["lives"] >= 2
     assert json.loads((tmp_path / "chaos.jsonl").read_text())["way"] == "virtual"
+
+
+def test_options_of_hosts():
+    options = parse(["chaos-hosts", "--kills", "3", "--hangs", "0", "--models", "trees"])
+    assert (options.kills, options.hangs, options.models) == (3, 0, ("trees",))
+    with pytest.raises(SettingsError, match="--models"):
+        hosts.main(hosts.ChaosHostsOptions(models=("forest",)))
+    with pytest.raises(SettingsError, match="numbers above 0"):
+        hosts.main(hosts.ChaosHostsOptions(kills=0, hangs=0))
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_a_host_that_is_killed(tmp_path):
+    options = hosts.ChaosHostsOptions(
+        kills=1, hangs=0, models=("list-reduction",), n_train=40, epochs=4, every_instances=20, within_s=0.5,
+        json=tmp_path / "chaos.jsonl",
+    )  # fmt: skip
+    (found,) = hosts.main(options, Console(quiet=True))
+    assert found["exact"] and found["kill"]["n"] == 1 and found["hang"]["n"] == 0
+    assert 0 < found["kill"]["noticed_s"]["worst"] < found["kill"]["to_go_on_s"]["worst"]
+    assert json.loads((tmp_path / "chaos.jsonl").read_text())["model"] == "list-reduction"

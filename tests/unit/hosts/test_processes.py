@@ -19,11 +19,6 @@ from ampjax.errors import HostError, SettingsError
 pytestmark = pytest.mark.slow
 
 
-def process_of(state):
-    """The number of a host's process."""
-    return int(state.place.split()[-1])
-
-
 def test_a_recorded_run_gives_the_same_bits_on_two_processes_and_a_dead_host_is_noticed(tmp_path):
     graph, data = model("sequences in replicas")
     options = {
@@ -36,7 +31,7 @@ def test_a_recorded_run_gives_the_same_bits_on_two_processes_and_a_dead_host_is_
     here = amp.Trainer(graph, optax.adam(0.01), devices=jax.devices()[:1] * 2, **options)
     history = here.fit(data, data, epochs=2, progress=False, record=tmp_path / "run.trace")
     there = amp.Trainer(graph, optax.adam(0.01), hosts=2, **options)
-    processes = [process_of(state) for state in there.hosts]
+    processes = [state.process for state in there.hosts]
     again = amp.replay(tmp_path / "run.trace", there, data, data, progress=False)
     assert_same(there.params, here.params)
     assert [(e.train, e.valid) for e in again.epochs] == [(e.train, e.valid) for e in history.epochs]
@@ -75,10 +70,10 @@ def test_a_fit_with_snapshots_goes_on_with_the_same_bits_when_a_host_dies_or_han
     here = amp.Trainer(graph, optax.adam(0.01), devices=jax.devices()[:1] * 2, **options)
     history = here.fit(data, epochs=4, progress=False)
     there = amp.Trainer(graph, optax.adam(0.01), hosts=2, snapshot=tmp_path / "snapshots", **options)
-    first = [process_of(state) for state in there.hosts]
+    first = [state.process for state in there.hosts]
 
     def lose_a_host(trainer, epoch):
-        if epoch.epoch == 2 and process_of(trainer.hosts[1]) == first[1]:
+        if epoch.epoch == 2 and trainer.hosts[1].process == first[1]:
             os.kill(first[1], sign)
 
     again = there.fit(data, epochs=4, progress=False, callbacks=[lose_a_host])

@@ -1,6 +1,7 @@
 """Waiting for what does not answer."""
 
 import asyncio
+import gc
 import threading
 import warnings
 
@@ -35,3 +36,27 @@ def test_an_error_comes_out():
 
     with pytest.raises(ZeroDivisionError, match="of the device"):
         asyncio.run(wait_with_warning(fails, "Dispatch 7"))
+
+
+def test_what_fails_after_a_cancellation_is_nobodys():
+    said, goes_on = [], threading.Event()
+
+    def fails():
+        goes_on.wait()
+        raise ZeroDivisionError("of the device")
+
+    async def cancelled():
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: said.append(context["message"]))
+        waiting = asyncio.ensure_future(wait_with_warning(fails, "Dispatch 7"))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        goes_on.set()
+        await loop.shutdown_default_executor()
+        gc.collect()
+        await asyncio.sleep(0)
+
+    asyncio.run(cancelled())
+    assert not said

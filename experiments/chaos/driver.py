@@ -26,10 +26,10 @@ from rich.console import Console
 import ampjax as amp
 from ampjax.drivers.cost import FlopsCost
 from ampjax.errors import SettingsError
-from ampjax.trace.journal import digest
 from ampjax.train.history import History
 from ampjax.train.snapshots.fit_place import FitPlace
 from ampjax.utils.text_tables import compact
+from experiments.chaos.outcome import outcome
 from experiments.common import start_up
 from experiments.list_reduction import ListReductionOptions, tasks
 from experiments.records import append
@@ -153,7 +153,7 @@ class _Process:
 
     def __init__(self, life: Life, tmp: Path):
         environment = {**os.environ, "TMPDIR": str(tmp), "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        command = [sys.executable, "-c", "from experiments.chaos import live; live()", json.dumps(asdict(life))]
+        command = [sys.executable, "-c", "from experiments.chaos.driver import live; live()", json.dumps(asdict(life))]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True)
         assert self._process.stdout is not None
         self._out: IO[str] = self._process.stdout
@@ -215,7 +215,7 @@ def live() -> None:
             {
                 "event": "ends" if begun else "begins and ends",
                 "at": now,
-                "result": _result(trainer, history),
+                "result": outcome(trainer, history),
                 "resumed": history.resumed,
                 "start_s": started - start,
                 "train_s": now - started,
@@ -265,22 +265,6 @@ def _time_snapshots(trainer: amp.Trainer, times: list[float]) -> None:
         times.append(time.perf_counter() - began)
 
     trainer.keeper.take = timed
-
-
-def _result(trainer: amp.Trainer, history: History) -> dict[str, Any]:
-    """All that must be the same: a digest of what nodes have, what control has counted, and what the history tells but for real time."""
-    session = trainer.session
-    store = session.executor.store
-    told = [
-        [e.epoch, dict(e.train), dict(e.valid), e.updates, e.dispatches, e.messages, e.staleness_mean]
-        for e in history.epochs
-    ]
-    return {
-        "nodes": digest((store.params, store.opt_state, store.accumulators)).hex(),
-        "control": session.scheduler.updates.state(),
-        "clock": session.position.virtual_ns,
-        "epochs": told,
-    }
 
 
 def _left_behind(folders: Mapping[str, Path]) -> set[str]:
