@@ -278,19 +278,19 @@ class Trainer:
         data, held_out = self.session.train_and_valid(train, valid)
         part = None if record is None else "bytes"
         run, place = begin_fit(self.session, self.keeper, data, held_out, history, resume, recording=part)
-        with Reporter(progress) as run.reporter, recorded(run, record, epochs, place):
-            run.trace, reporter = trace, run.reporter
+        with Reporter(progress) as reporter:
             while True:
+                run.trace, run.reporter = trace, reporter
                 try:
-                    await run.run(epochs, [partial(callback, self) for callback in callbacks])
+                    with recorded(run, record, epochs, place):
+                        await run.run(epochs, [partial(callback, self) for callback in callbacks])
                     return history
                 except (HostDiedError, HostUnreachableError) as error:
-                    if self.keeper is None or record is not None:
+                    if self.keeper is None:
                         raise
                     reporter.line(f"{error} Other hosts go on from the newest snapshot.")
                     self.restart_hosts()
-                    run, _ = begin_fit(self.session, self.keeper, data, held_out, history, True)
-                    run.trace, run.reporter = trace, reporter
+                    run, place = begin_fit(self.session, self.keeper, data, held_out, history, True, recording=part)
 
     def evaluate(self, data: Data, *, progress: bool = False) -> dict[str, float]:
         """Computes the mean loss and the metrics over some instances; nothing is trained.

@@ -82,3 +82,25 @@ def test_a_fit_with_snapshots_goes_on_with_the_same_bits_when_a_host_dies_or_han
     assert len(again.resumed) == 1 and again.resumed[0]["epoch"] in (2, 3)
     assert not any(map(is_there, first)) and [state.state for state in there.hosts] == ["running"] * 2
     there.close()
+
+
+@pytest.mark.full
+def test_a_recorded_fit_goes_on_when_a_host_dies_and_its_recording_replays_to_the_same_bits(tmp_path):
+    graph, data = model("sequences in replicas")
+    options = {"max_active_keys": 4, "min_update_interval": 6, "arena_rows": 256, "workers": 2}
+    there = amp.Trainer(graph, optax.adam(0.01), hosts=2, snapshot=tmp_path / "snapshots", **options)
+    first = [state.process for state in there.hosts]
+
+    def lose_a_host(trainer, epoch):
+        if epoch.epoch == 2 and trainer.hosts[0].process == first[0]:
+            os.kill(first[0], signal.SIGKILL)
+
+    path = tmp_path / "run.trace"
+    history = there.fit(data, data, epochs=4, progress=False, record=path, callbacks=[lose_a_host])
+    params = there.params
+    there.close()
+    assert len(history) == 4 and len(history.resumed) == 1
+    here = amp.Trainer(graph, optax.adam(0.01), devices=jax.devices()[:1] * 2, **options)
+    again = amp.replay(path, here, data, data, progress=False)
+    assert_same(here.params, params)
+    assert [(e.train, e.valid) for e in again.epochs] == [(e.train, e.valid) for e in history.epochs]
