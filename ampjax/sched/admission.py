@@ -60,7 +60,9 @@ class Admission:
         return {True: int(clock[c.N_TRAIN]), False: int(clock[c.N_INFER])}
 
     def room(self, train: bool = True) -> int:
-        """Counts the instances that may be admitted now, by `max_active_keys`, `min_admission` and the controller's next update.
+        """Counts the instances that may be admitted now, by `max_active_keys`, `min_admission`, the controller's next update, and updates that are held back.
+
+        While one is, more instances would make it larger and larger, and none of them would see what follows it.
 
         Args:
           train: Whether they are for training.
@@ -69,6 +71,8 @@ class Admission:
           How many; 0 if there is room for fewer than `min_admission`.
         """
         clock = self._tables.t.clock
+        if train and clock[c.CLOSED] and clock[c.N_TRAIN]:
+            return 0
         room = self._settings.max_active_keys - int(clock[c.N_TRAIN if train else c.N_INFER])
         if room < self._settings.min_admission:
             return 0

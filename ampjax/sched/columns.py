@@ -46,21 +46,29 @@ OF_INPUT, OF_OUTPUT = -1, -2
 """Values of `EDGE_TYPE`: as many rows as its stage's first port has; as many as its stage's outputs have (a node after a chain)."""
 
 # `nodes` int64: a line for each node that has parameters of its own.
-COUNT, VERSION, INTERVAL, STALENESS, MEETS, UPDATES, STALE_SUM, STALE_MAX, HISTOGRAM = range(9)
+COUNT, VERSION, INTERVAL, STALENESS, MEETS, BUDGET, HELD_SINCE = range(7)
 """COUNT: Gradient rows since its last update.
 VERSION: Updates so far.
 INTERVAL: `min_update_interval`; `NEVER` if only the controller updates it.
 STALENESS: The summed staleness of the rows in `COUNT`.
 MEETS: Whether replicas may be averaged when it updates.
-UPDATES: Statistics: updates.
+BUDGET: `max_staleness`; `NO_BUDGET` if there is none.
+HELD_SINCE: The dispatch after which an update was due that is held back; 0 if none is.
+"""
+UPDATES, STALE_SUM, STALE_MAX, HELD_UPDATES, HELD_FOR, HISTOGRAM = range(7, 13)
+"""UPDATES: Statistics: updates.
 STALE_SUM: Statistics: the summed staleness of gradient rows.
 STALE_MAX: Statistics: the largest staleness.
+HELD_UPDATES: Statistics: updates that were held back.
+HELD_FOR: Statistics: dispatches until these were made, summed.
 HISTOGRAM: Statistics: from here on the gradient rows of each staleness.
 """
 N_BINS = 128
 """Columns of the histogram. The last one also counts all rows that are staler."""
 NEVER = -1
 """The interval of nodes that only the controller updates."""
+NO_BUDGET = -1
+"""The budget of nodes whose gradients may be as stale as they come."""
 
 # `lines` int32: a line for each invocation of all programs.
 STAGE, ROW, OUT_ROWS, IN_ROWS, FIRST_INPUT, N_IN, FIRST_OUTPUT, N_OUT, OWED = range(9)
@@ -262,11 +270,15 @@ N_ENDED: Instances that have ended and have not been reported.
 N_TRAIN: Training instances in flight.
 N_INFER: Inference instances in flight.
 """
-N_FINISHED, MOST_IN_FLIGHT, ASKED, N_VACANT, WOKEN = range(8, 13)
+N_FINISHED, MOST_IN_FLIGHT, ASKED, N_VACANT, N_HOLDING, N_PUT_OFF, CLOSED, CLOSED_FOR, WOKEN = range(8, 17)
 """N_FINISHED: Statistics: instances that have ended and have been reported.
 MOST_IN_FLIGHT: Statistics: the most instances in flight.
 ASKED: Times that a program was asked for.
 N_VACANT: Handles that are free.
+N_HOLDING: Nodes that hold back an update.
+N_PUT_OFF: Groups of replicas that have put off a meeting.
+CLOSED: Whether there were any of these when messages last travelled on: no training instance enters then.
+CLOSED_FOR: Statistics: dispatches whose messages have travelled on while that was so.
 WOKEN: From here on for each worker whether something has come for it since this was last looked at.
 """
 
@@ -320,6 +332,8 @@ class Tables(NamedTuple):
       stages: Int64: a line for each stage and each pump.
       params: Int64: the parameterised nodes of all stages.
       nodes: Int64: a line for each parameterised node.
+      awaited: `[nodes, budgets]` int32: for each node with a budget `k` and each of its latest `k + 1` versions, at the remainder of the version by `k + 1`, how many
+        messages that saw it still owe a gradient.
       lines: Int32: a line for each invocation of all programs.
       inputs: Int32: a line for each input of an invocation.
       outputs: Int32: a line for each consumption.
@@ -339,6 +353,7 @@ class Tables(NamedTuple):
     stages: np.ndarray
     params: np.ndarray
     nodes: np.ndarray
+    awaited: np.ndarray
     lines: np.ndarray
     inputs: np.ndarray
     outputs: np.ndarray

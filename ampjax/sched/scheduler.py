@@ -161,12 +161,13 @@ class Scheduler:
         """Forgets everything in flight (after an interrupt or an error). What nodes have accumulated stays counted, and programs stay known.
 
         Returns:
-          The parameter changes that were due and not asked for yet. Their gradients count as used, so they must still be made.
+          The parameter changes that were due, and held back or not asked for yet. Their gradients count as used, so they must still be made.
         """
+        due = self.rounds.abandon()
         self.admission.forget_all()
         forget_all(self.tables.t, self.tables.capacities)
         self._decider.forget_all()
-        return self.rounds.abandon()
+        return due
 
     # -- actions
 

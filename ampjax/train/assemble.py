@@ -20,6 +20,7 @@ from ampjax.sched.decisions.policy import find_policy
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
 from ampjax.train.initial_params import initial_params
 from ampjax.train.settings import Settings
+from ampjax.train.staleness_budgets import budgets_of
 
 
 def require_closed(where: str, graph: Graph) -> None:
@@ -62,6 +63,9 @@ def scheduler_settings(graph: Graph, settings: Settings) -> SchedulerSettings:
     Args:
       graph: A closed graph.
       settings: The common settings.
+
+    Raises:
+      SettingsError: If `max_staleness` names a node that has no parameters of its own.
     """
     s, nodes = settings, graph.parameterised
     return SchedulerSettings(
@@ -69,6 +73,7 @@ def scheduler_settings(graph: Graph, settings: Settings) -> SchedulerSettings:
         min_admission=min(s.min_admission, s.in_flight),
         max_dispatch_size=s.max_dispatch_size,
         intervals={n: node.options.min_update_interval or s.min_update_interval for n, node in nodes.items()},
+        budgets=budgets_of(graph, s.max_staleness),
         stashed=tuple(n for n, node in nodes.items() if (node.options.weights or s.weights) == "stashed"),
         policy=find_policy(s.policy),
         flush_every=s.flush_every,

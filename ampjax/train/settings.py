@@ -9,6 +9,7 @@ from typing import Any
 from ampjax.errors import SettingsError
 from ampjax.sched.decisions.parameter_changes import ReplicaSync
 from ampjax.sched.decisions.policy import Policy, find_policy
+from ampjax.train.staleness_budgets import check_budgets
 from ampjax.utils.setting_checks import at_least, one_of
 
 MODES = ("async", "pipeline", "sync")
@@ -26,6 +27,9 @@ class Settings:
         once, dispatches stay full to the end of a wave. The size is the data set's `sizes`, or the number of messages and ragged rows that
         are pumped. Evaluation goes from small to large. 1 takes all instances in random order.
       min_update_interval: Gradient rows that a node accumulates at least before it updates (asynchronous mode).
+      max_staleness: How stale a gradient may be, in versions of its node, when it goes into an update (asynchronous mode): a node whose
+        update would make gradients in flight staler holds it back, accumulates on, and no instance is admitted meanwhile. A number for all
+        nodes, or for some by name. None: as stale as they come.
       mode: `async`: nodes update themselves (AMPNet, figure 1c). `pipeline`: `max_active_keys` instances, then every node updates (figure
         1b). `sync`: one instance, then every node updates (figure 1a).
       workers: Number of workers; each has a device if there are enough, else they share.
@@ -56,6 +60,7 @@ class Settings:
     min_admission: int = 1
     group_by_size: int = 1
     min_update_interval: int = 1
+    max_staleness: int | Mapping[str, int] | None = None
     mode: str = "async"
     workers: int = 1
     affinity: str | Mapping[str, int] | Callable[..., Mapping[str, int]] = "default"
@@ -85,6 +90,7 @@ class Settings:
         ):
             at_least(name, getattr(self, name), 1)
         at_least("seed", self.seed, 0)
+        check_budgets(self.max_staleness)
         if self.memory_limit is not None:
             at_least("memory_limit", self.memory_limit, 1)
         if self.min_admission > self.max_active_keys:

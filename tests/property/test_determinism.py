@@ -19,6 +19,7 @@ from support.laws import (
     replayed,
     run_control,
     run_python,
+    schedule_of,
     schedules,
     start,
 )
@@ -30,11 +31,6 @@ costs = st.builds(Costs, st.integers(0, 99), st.sampled_from([1, 2, 100]))
 TRAINING = Schedule(
     frozen(max_active_keys=4, max_dispatch_size=4, workers=2, min_update_interval=3, affinity="paper"), costs=Costs(7)
 )
-
-
-def schedule_of(engine):
-    """Every dispatch in words, with the messages in it, in order."""
-    return [f"{d!r} {d.states.tolist()} {d.in_rows} {d.out_rows}" for d in engine.dispatches]
 
 
 def trained(seed, schedule):

@@ -8,38 +8,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.effort import examples
-from support.laws import Engine, Schedule, frozen, random_one, replayed, schedules
+from support.laws import (
+    Engine,
+    Schedule,
+    frozen,
+    gives_gradients,
+    random_one,
+    replayed,
+    rows_at,
+    schedules,
+    updated,
+)
 
 import ampjax as amp
 from ampjax.ir.state import INSTANCE
-from ampjax.sched.decisions.dispatch import BACKWARD, FORWARD
 from ampjax.sched.decisions.parameter_changes import Update
 
 graphs = st.integers(-100, 400)
-
-
-def gives_gradients(dispatch):
-    """Whether it adds to its nodes' accumulators: an adjoint, or a loss, which has its adjoint in it."""
-    at_loss = dispatch.stage is not None and dispatch.stage.kind.starts_backward and dispatch.direction == FORWARD
-    return dispatch.direction == BACKWARD or at_loss
-
-
-def rows_at(engine):
-    """Gradient rows by node, counted from the dispatches that make them."""
-    rows = Counter()
-    for d in engine.dispatches:
-        if gives_gradients(d):
-            for node in d.stage.parameterised:
-                rows[node.params_name] += d.n_rows
-    return rows
-
-
-def updated(engine):
-    """Gradient rows by node that went into updates."""
-    rows = Counter()
-    for update in engine.updates():
-        rows[update.node] += update.count
-    return rows
 
 
 def check(seed, schedule):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.effort import examples
 from support.laws import Schedule, frozen, random_one, replayed, schedules
 
 from ampjax.drivers.controller import Source
@@ -66,6 +67,17 @@ def assert_the_same(seed, schedule, flops, purpose, capacity=256):
 def test_a_table_of_costs_gives_the_schedule_that_a_function_gives(seed, schedule, flops, purpose):
     with replayed("property.test_virtual_time.assert_the_same", seed, schedule, flops, purpose):
         assert_the_same(seed, schedule, flops, purpose)
+
+
+@settings(max_examples=examples(60))
+@given(
+    st.integers(0, 400), schedules(rich=True, min_update_interval=2), st.sampled_from([1e6, 1e12]), st.integers(0, 2)
+)
+def test_so_it_is_where_updates_are_held_back(seed, schedule, flops, budget):
+    """Instances that were not admitted meanwhile enter at the same moment, however many dispatches are decided together."""
+    schedule = replace(schedule, settings=replace(schedule.settings, max_staleness=budget))
+    with replayed("property.test_virtual_time.assert_the_same", seed, schedule, flops, "train"):
+        assert_the_same(seed, schedule, flops, "train")
 
 
 @pytest.mark.parametrize(("workers", "flops"), [(3, 1e6), (4, 1e12)])

@@ -1,6 +1,5 @@
 """How replicas are kept together, and what staleness counts."""
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +9,8 @@ from support.control import admit, drain, plan_for, scheduler_for
 import ampjax as amp
 from ampjax.sched import columns as c
 from ampjax.sched.decisions.parameter_changes import Average, Contribute, Merge, ReplicaSync, Update
+from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
+from ampjax.sched.tables.scheduler_tables import SchedulerTables
 from ampjax.sched.updates.replica_sync import ReplicaGroups
 
 
@@ -27,7 +28,8 @@ AVERAGE = Average("g", tuple(GROUP))
 
 
 def replicas(rule="epoch", every=0):
-    return ReplicaGroups(plan_for(COPIES), ReplicaSync(rule, every), np.zeros((3, c.VERSION + 1), np.int64))
+    plan = plan_for(COPIES)
+    return ReplicaGroups(plan, ReplicaSync(rule, every), SchedulerTables(plan, SchedulerSettings()).t)
 
 
 # Staleness

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,7 @@ from ampjax.plan.affinity import assign, hosted
 from ampjax.plan.passes import Pass
 from ampjax.plan.planner import make_plan
 from ampjax.plan.row_seeds import RowSeeds
+from ampjax.sched.decisions.dispatch import BACKWARD, FORWARD
 from ampjax.sched.decisions.parameter_changes import Update
 from ampjax.sched.diagnose.deadlock import waiting
 from ampjax.sched.diagnose.invariants import check
@@ -212,6 +214,35 @@ class Engine:
     def params(self):
         """Parameters by node, as NumPy arrays."""
         return jax.tree.map(np.array, self.executor.store.params)
+
+
+def schedule_of(engine):
+    """Every dispatch in words, with the messages in it, in order."""
+    return [f"{d!r} {d.states.tolist()} {d.in_rows} {d.out_rows}" for d in engine.dispatches]
+
+
+def gives_gradients(dispatch):
+    """Whether it adds to its nodes' accumulators: an adjoint, or a loss, which has its adjoint in it."""
+    at_loss = dispatch.stage is not None and dispatch.stage.kind.starts_backward and dispatch.direction == FORWARD
+    return dispatch.direction == BACKWARD or at_loss
+
+
+def rows_at(engine):
+    """Gradient rows by node, counted from the dispatches that make them."""
+    rows = Counter()
+    for d in engine.dispatches:
+        if gives_gradients(d):
+            for node in d.stage.parameterised:
+                rows[node.params_name] += d.n_rows
+    return rows
+
+
+def updated(engine):
+    """Gradient rows by node that went into updates."""
+    rows = Counter()
+    for update in engine.updates():
+        rows[update.node] += update.count
+    return rows
 
 
 def assert_parity(seed, schedule, dtype="float32", tolerance=1e-5):

@@ -13,23 +13,24 @@ from ampjax.sched.decisions.policy import POLICIES
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
 
 CASES = [
-    (name, policy, size, drive)
+    (name, policy, size, drive, budget)
     for name, policy in zip(
         ("sequences in replicas", "trees", "molecules", "questions, edge by edge", "tagger"), POLICIES, strict=True
     )
-    for size, drive in ((2, at_once), (64, in_virtual_time), (3, by_table))
+    for size, drive, budget in ((2, at_once, None), (64, in_virtual_time, 1), (3, by_table, 0))
 ]
-"""Each model with a policy of its own."""
+"""Each model with a policy of its own, with staleness budgets and without."""
 
 
 def digests():
     """A digest for each case."""
     found = []
-    for name, policy, size, drive in CASES:
+    for name, policy, size, drive, budget in CASES:
         graph, data = model(name)
         plan = make_plan(graph, assign(graph, 2), (0, 1))
         intervals = dict.fromkeys(graph.parameterised, 7)
-        limits = {"max_active_keys": 4, "max_dispatch_size": size}
+        budgets = {} if budget is None else dict.fromkeys(graph.parameterised, budget)
+        limits = {"max_active_keys": 4, "max_dispatch_size": size, "budgets": budgets}
         settings = SchedulerSettings(intervals=intervals, policy=POLICIES[policy], **limits)
         found.append(digest(list(drive(Scheduled(plan, settings, data), len(data), 2))))
     return found

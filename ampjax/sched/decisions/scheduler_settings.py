@@ -24,6 +24,7 @@ class SchedulerSettings:
       min_admission: Instances are admitted when there is room for so many at once.
       max_dispatch_size: Rows in one dispatch at most (a single ragged message may hold more).
       intervals: `min_update_interval` of each parameterised node.
+      budgets: `max_staleness` of each parameterised node that has one.
       stashed: Nodes whose adjoint uses the forward pass's parameters.
       policy: Which queue goes next.
       flush_every: For synchronous and pipeline training: instances between updates by the controller; None for asynchronous.
@@ -40,6 +41,7 @@ class SchedulerSettings:
     min_admission: int = 1
     max_dispatch_size: int = 64
     intervals: Mapping[str, int] = field(default_factory=dict)
+    budgets: Mapping[str, int] = field(default_factory=dict)
     stashed: tuple[str, ...] = ()
     policy: Policy = balanced
     flush_every: int | None = None

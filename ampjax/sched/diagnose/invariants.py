@@ -37,7 +37,7 @@ def check(s: Snapshot) -> None:
       InvariantError: If a count is off; it has the story of the message.
     """
     found = InFlight(s)
-    for law in (_queues, _inputs, _gradients, _alive, _under_way, _slots, _throttle, _intervals):
+    for law in (_queues, _inputs, _gradients, _alive, _under_way, _slots, _throttle, _intervals, _budgets):
         for error in law(s, found):
             raise error
 
@@ -96,12 +96,7 @@ def _alive(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
 
 def _under_way(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
     """Of a stage so many messages are between their dispatches forth and back as its queue says."""
-    between = (
-        found.trains
-        & (found.kind == c.COMPUTES)
-        & np.isin(found.phase, (RUNS_FORWARD, AWAITS_GRADIENTS, QUEUED_BACKWARD))
-    )
-    counts = np.bincount(found.stage[between], minlength=len(s.plan.stages))
+    counts = np.bincount(found.stage[_is_between(found)], minlength=len(s.plan.stages))
     for stage in s.plan.stages:
         counted = s.tables.queues[c.N_DIRECTIONS * stage.number + c.FORWARD, c.UNDER_WAY]
         if counted != counts[stage.number]:
@@ -144,16 +139,41 @@ def _throttle(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
 
 
 def _intervals(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
-    """A node that has as many gradient rows as its interval asks for has been updated."""
+    """A node that has as many gradient rows as its interval asks for has been updated, unless that is held back."""
     del found
     nodes = s.tables.nodes
-    for number in np.flatnonzero((nodes[:, c.INTERVAL] >= 0) & (nodes[:, c.COUNT] >= nodes[:, c.INTERVAL])).tolist():
+    due = (nodes[:, c.INTERVAL] >= 0) & (nodes[:, c.COUNT] >= nodes[:, c.INTERVAL]) & (nodes[:, c.HELD_SINCE] == 0)
+    for number in np.flatnonzero(due).tolist():
         name = list(s.plan.graph.parameterised)[number]
         yield _broken(
             f"node `{name}`",
             f"fewer than {nodes[number, c.INTERVAL]} gradient rows, its interval",
             f"{nodes[number, c.COUNT]}",
         )
+
+
+def _budgets(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
+    """A node knows how many messages that saw each of its latest versions owe it a gradient; none saw an older one."""
+    t, budgets = s.tables, s.tables.nodes[:, c.BUDGET]
+    awaited, between = np.zeros_like(t.awaited), _is_between(found)
+    for stage in np.unique(found.stage[between]).tolist() if len(awaited) else ():
+        own = found.messages[between & (found.stage == stage)]
+        for p in range(t.stages[stage, c.N_PARAMS]):
+            node = int(t.params[t.stages[stage, c.PARAMS] + p, c.NODE])
+            ages = t.nodes[node, c.VERSION] - t.live[own, c.SEEN + p]
+            if 0 <= budgets[node] < ages.max():
+                name = list(s.plan.graph.parameterised)[node]
+                yield _broken(f"node `{name}`", f"messages at most {budgets[node]} versions old", f"{ages.max()}")
+            if budgets[node] >= 0:
+                np.add.at(awaited[node], t.live[own, c.SEEN + p] % (budgets[node] + 1), 1)
+    if not np.array_equal(awaited, t.awaited):
+        yield _broken("staleness budgets", f"messages that owe gradients: {awaited}", f"{t.awaited}")
+
+
+def _is_between(found: InFlight) -> np.ndarray:
+    """`[m]`: whether messages are between their dispatches forth and back."""
+    phases = RUNS_FORWARD, AWAITS_GRADIENTS, QUEUED_BACKWARD
+    return found.trains & (found.kind == c.COMPUTES) & np.isin(found.phase, phases)
 
 
 def _differing(

@@ -39,12 +39,16 @@ class NodeStats:
 
     Attributes:
       histogram: `[128]`: gradient rows of each staleness; the last counts all above, too.
+      held_updates: Updates that `max_staleness` has held back.
+      held_for: Dispatches between these being due and being made, summed.
     """
 
     updates: int = 0
     staleness_sum: int = 0
     staleness_max: int = 0
     histogram: np.ndarray = field(default_factory=lambda: np.zeros(c.N_BINS, np.int64))
+    held_updates: int = 0
+    held_for: int = 0
 
     @property
     def gradients(self) -> int:
@@ -62,6 +66,7 @@ class Statistics:
     """Everything counted since the last reset.
 
     Attributes:
+      closed_for: Dispatches during which no training instance was admitted, as an update was held back (`max_staleness`).
       run: Which run this is about: `epoch 2`, `train`, `validate`, `evaluate` or `predict`; empty before the first one.
     """
 
@@ -69,6 +74,7 @@ class Statistics:
     nodes: dict[str, NodeStats] = field(default_factory=dict)
     instances: int = 0
     most_in_flight: int = 0
+    closed_for: int = 0
     run: str = ""
 
     @property
@@ -110,12 +116,17 @@ class Statistics:
                 f"  {name}: {s.forward} forward, {s.backward} backward, {s.infer} inference; {s.mean_dispatch:.1f} rows a dispatch, at most {s.largest_dispatch}"
             )
         for name, n in self.nodes.items():
-            lines.append(f"  {name}: {n.updates} updates, staleness mean {n.staleness_mean:.2f}, max {n.staleness_max}")
+            held = f"; {n.held_updates} held back, {n.held_for} dispatches in all" if n.held_updates else ""
+            lines.append(
+                f"  {name}: {n.updates} updates, staleness mean {n.staleness_mean:.2f}, max {n.staleness_max}{held}"
+            )
+        if self.closed_for:
+            lines.append(f"  no instance admitted during {self.closed_for} dispatches, while updates were held back")
         return "\n".join(lines)
 
 
 _OF_QUEUES = [c.DISPATCHES, c.TAKEN, c.TAKEN_ROWS, c.MOST_TAKEN, c.MOST_TAKEN_ROWS]
-_OF_CLOCK = [c.N_FINISHED, c.MOST_IN_FLIGHT]
+_OF_CLOCK = [c.N_FINISHED, c.MOST_IN_FLIGHT, c.CLOSED_FOR]
 _GOES_ON = [c.NOW, c.ENTERED, c.ADMITTED]
 """What the clock counts in all runs together; it gives dispatches their numbers."""
 
@@ -144,8 +155,7 @@ class RunCounts:
         return Statistics(
             found,
             {node: _node(t.nodes[number]) for number, node in enumerate(self._plan.graph.parameterised)},
-            int(t.clock[c.N_FINISHED]),
-            int(t.clock[c.MOST_IN_FLIGHT]),
+            *t.clock[_OF_CLOCK].tolist(),
         )
 
     def reset(self) -> None:
@@ -192,5 +202,5 @@ def _add(stage: StageStats, direction: str, queue: Sequence[int]) -> None:
 
 
 def _node(counts: np.ndarray) -> NodeStats:
-    updates, stale_sum, stale_max = counts[[c.UPDATES, c.STALE_SUM, c.STALE_MAX]].tolist()
-    return NodeStats(updates, stale_sum, stale_max, counts[c.HISTOGRAM :].copy())
+    updates, stale_sum, stale_max, held, held_for = counts[c.UPDATES : c.HISTOGRAM].tolist()
+    return NodeStats(updates, stale_sum, stale_max, counts[c.HISTOGRAM :].copy(), held, held_for)

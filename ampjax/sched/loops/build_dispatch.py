@@ -1,4 +1,4 @@
-"""Dispatches: the first messages of a queue, their slots, and the gradients that they bring."""
+"""Dispatches: the first messages of a queue, and their slots."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from ampjax.sched.loops.choose import choose
 from ampjax.sched.loops.compiled import entry, inlined
 from ampjax.sched.loops.queues import deactivate, handle_of, line_of, oldest_first, put_alike_first, space_for
 from ampjax.sched.loops.travel import travel
+from ampjax.sched.loops.versions import count_gradients, note_versions
 
 
 @entry
 def decide(worker, chosen, policy, ahead, spare, decided, pack, due, *tables):
     """Decides on a worker's next dispatch, or on several that are done as soon as they have been decided.
 
-    It stops where the caller must see to something: an instance has ended, a payload must be read, replicas meet, nothing is ready, an arena or a buffer has no room.
+    It stops where the caller must see to something: an instance has ended or may enter again, a payload must be read, replicas meet, nothing is ready, an arena or a buffer has no
+    room.
 
     Args:
       worker: The worker.
@@ -44,7 +46,7 @@ def decide(worker, chosen, policy, ahead, spare, decided, pack, due, *tables):
         if t.stages[q // c.N_DIRECTIONS, c.ASKS] and q % c.N_DIRECTIONS != c.BACKWARD:
             goes_on = False
         elif ahead:
-            travel(t, pack[at : at + decided[n, c.N_MESSAGES]], q % c.N_DIRECTIONS)
+            goes_on = not travel(t, pack[at : at + decided[n, c.N_MESSAGES]], q % c.N_DIRECTIONS)
         for k in range(n_due, n_due + decided[n, c.N_DUE]):
             goes_on = goes_on and t.nodes[due[k, 0], c.MEETS] == 0
         at += decided[n, c.N_PACK]
@@ -245,21 +247,6 @@ def give_slots(t, stage, messages):
 
 
 @inlined
-def note_versions(t, stage, messages):
-    """Notes which parameter versions messages see.
-
-    Args:
-      t: The tables.
-      stage: Their stage.
-      messages: `[n]`: the messages.
-    """
-    for p in range(t.stages[stage, c.N_PARAMS]):
-        version = t.nodes[t.params[t.stages[stage, c.PARAMS] + p, c.NODE], c.VERSION]
-        for v in messages:
-            t.live[v, c.SEEN + p] = version
-
-
-@inlined
 def write_slots(t, stage, messages, lines, pack, size):
     """Writes the slots of a dispatch's rows, port by port and output by output: padded, or else how many rows each of these has, and then their slots.
 
@@ -306,62 +293,3 @@ def write_slots(t, stage, messages, lines, pack, size):
             at += 1
     if size:
         pack[at] = len(messages)
-
-
-@inlined
-def count_gradients(t, stage, messages, lines, seen, due):
-    """Counts gradient rows of a stage's nodes, and makes the updates that are due.
-
-    Args:
-      t: The tables.
-      stage: The stage.
-      messages: `[n]`: its messages.
-      lines: `[n]`: their program lines.
-      seen: Whether the messages have seen versions on their way forth; a loss sees those of now.
-      due: See `decide`.
-
-    Returns:
-      How many updates are due.
-    """
-    n_due, n_params = 0, t.stages[stage, c.N_PARAMS]
-    for p in range(n_params):
-        param = t.stages[stage, c.PARAMS] + p
-        node, edge_type = t.params[param, c.NODE], t.params[param, c.EDGE_TYPE]
-        version, age, alike = t.nodes[node, c.VERSION], np.int64(0), np.int64(0)
-        for k in range(len(messages)):
-            v = messages[k]
-            rows = np.int64(t.lines[lines[k], c.OUT_ROWS if edge_type == c.OF_OUTPUT else c.IN_ROWS])
-            if edge_type >= 0:
-                rows = np.int64(t.edges[t.instances[handle_of(t, v), c.PROGRAM], edge_type])
-            if seen and version - t.live[v, c.SEEN + p] != age:
-                count_rows(t, node, age, alike)
-                age, alike = version - t.live[v, c.SEEN + p], np.int64(0)
-            alike += rows
-        count_rows(t, node, age, alike)
-        if p + 1 < n_params and t.params[param + 1, c.NODE] == node:
-            continue  # the next one has the same parameters: their gradients come together
-        count, stale = t.nodes[node, c.COUNT], t.nodes[node, c.STALENESS]
-        if t.nodes[node, c.INTERVAL] >= 0 and count >= t.nodes[node, c.INTERVAL]:
-            due[n_due, 0], due[n_due, 1], due[n_due, 2] = node, count, stale
-            n_due += 1
-            t.nodes[node, c.COUNT] = t.nodes[node, c.STALENESS] = 0
-            t.nodes[node, c.VERSION] += 1
-            t.nodes[node, c.UPDATES] += 1
-    return n_due
-
-
-@inlined
-def count_rows(t, node, age, rows):
-    """Counts gradient rows of a node that are equally stale.
-
-    Args:
-      t: The tables.
-      node: The node's line of `nodes`.
-      age: Updates of the node since the messages have seen its parameters.
-      rows: How many rows.
-    """
-    t.nodes[node, c.COUNT] += rows
-    t.nodes[node, c.STALENESS] += rows * age
-    t.nodes[node, c.STALE_SUM] += rows * age
-    t.nodes[node, c.STALE_MAX] = max(t.nodes[node, c.STALE_MAX], age)
-    t.nodes[node, c.HISTOGRAM + min(age, c.N_BINS - 1)] += rows

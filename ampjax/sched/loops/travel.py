@@ -38,7 +38,13 @@ def travel(t, messages, direction):
       t: The tables.
       messages: `[n]`: the messages, at least one, of one stage.
       direction: The dispatch's direction, by number.
+
+    Returns:
+      Whether instances may enter again, which were held back with an update before it.
     """
+    was_closed = t.clock[c.CLOSED]
+    t.clock[c.CLOSED] = t.clock[c.N_HOLDING] + t.clock[c.N_PUT_OFF] > 0
+    t.clock[c.CLOSED_FOR] += t.clock[c.CLOSED]
     back = direction == c.BACKWARD
     ends = not back and t.stages[t.lines[line_of(t, messages[0]), c.STAGE], c.KIND] == c.ENDS
     if not (back or ends):
@@ -50,6 +56,7 @@ def travel(t, messages, direction):
         for v in messages:
             first, last = appended(t, first, last, np.int64(v))
         end_all(t, closed(t, first, last))
+    return t.clock[c.CLOSED] < was_closed
 
 
 @inlined

@@ -58,8 +58,7 @@ def advance(
             end_first(t, moments, workers)
             messages = pack[at : at + workers[c.RUNS_MESSAGES, first]]
             unroll(t, workers[c.RUNS_FIRST, first], messages)
-            travel(t, messages, workers[c.RUNS_QUEUE, first] % c.N_DIRECTIONS)
-            if t.clock[c.N_ENDED]:
+            if travel(t, messages, workers[c.RUNS_QUEUE, first] % c.N_DIRECTIONS) or t.clock[c.N_ENDED]:
                 break
             continue
         worker = workers[c.TO_ASK, moments[c.NEXT_ASKED]]

@@ -47,14 +47,15 @@ class PendingChanges:
             self._waiting.setdefault(worker, deque()).append(tuple(changes))
             t.clock[c.WOKEN + worker] = 1
 
-    def flush(self, t: Tables) -> None:
-        """Updates every node from what it has accumulated, whatever its interval.
+    def flush(self, t: Tables, nodes: np.ndarray) -> None:
+        """Updates nodes from what they have accumulated, whatever their intervals.
 
         Args:
           t: The tables.
+          nodes: `[n]`: nodes that have accumulated something, by number.
         """
         by_worker: dict[int, list[Change]] = {}
-        for number in np.flatnonzero(t.nodes[:, c.COUNT]).tolist():
+        for number in nodes.tolist():
             name, node = self._nodes[number], t.nodes[number]
             update = Update(name, int(node[c.COUNT]), float(node[c.STALENESS] / node[c.COUNT]))
             node[c.COUNT] = node[c.STALENESS] = 0

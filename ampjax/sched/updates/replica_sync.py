@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from ampjax.plan.planner import Plan
 from ampjax.sched import columns as c
+from ampjax.sched.columns import Tables
 from ampjax.sched.decisions.parameter_changes import Average, Change, Contribute, Merge, ReplicaSync
 
 
@@ -19,19 +18,22 @@ class _Group:
     since: dict[str, int]
     handed_in: dict[str, None] = field(default_factory=dict)
     triggered: bool = False
+    is_late: bool = False
 
 
 class ReplicaGroups:
     """The groups of replicas.
 
+    A meeting makes a new version of each of them, so one that would make gradients in flight staler than their budgets allow is put off.
+
     Args:
       plan: The plan.
       sync: How they are kept together.
-      nodes: `Tables.nodes`, in which meetings make new versions.
+      t: The tables. Of these `nodes`, `awaited` and `clock` stay the same arrays.
     """
 
-    def __init__(self, plan: Plan, sync: ReplicaSync, nodes: np.ndarray):
-        self._sync, self._nodes = sync, nodes
+    def __init__(self, plan: Plan, sync: ReplicaSync, t: Tables):
+        self._sync, self._nodes, self._awaited, self._clock = sync, t.nodes, t.awaited, t.clock
         self._numbers = {node: number for number, node in enumerate(plan.graph.parameterised)}
         self.groups: dict[str, list[str]] = {}
         for node in plan.graph.parameterised.values():
@@ -57,21 +59,21 @@ class ReplicaGroups:
         name = self._group_of[node]
         group = self._groups[name]
         group.since[node] += 1
-        if self._sync.rule == "every_k" and group.since[node] >= self._sync.every:
-            self._meet(group)
-            return [Average(name, group.nodes)]
-        if self._sync.rule != "message":
-            return []
         group.triggered |= group.since[node] >= self._sync.every
-        if not group.triggered or node in group.handed_in:
-            return []
-        group.handed_in[node] = None
-        changes: list[Change] = [Contribute(name, node)]
-        if len(group.handed_in) == len(group.nodes):
-            changes.append(Merge(name, group.nodes))
-            self._meet(group)
-            group.handed_in, group.triggered = {}, False
-        return changes
+        changes: list[Change] = []
+        if self._sync.rule == "message" and group.triggered and node not in group.handed_in:
+            group.handed_in[node] = None
+            changes.append(Contribute(name, node))
+        return changes + self._met(name)
+
+    def catch_up(self) -> list[tuple[int, Change]]:
+        """Makes the meetings that were put off; nothing may be in flight.
+
+        Returns:
+          The workers that are to make the changes that follow, and these.
+        """
+        late = [name for name, group in self._groups.items() if group.is_late]
+        return [(self.flushed_by[self.groups[name][0]], change) for name in late for change in self._met(name)]
 
     def end_of_epoch(self) -> list[Change]:
         """Notes that an epoch has ended.
@@ -89,7 +91,8 @@ class ReplicaGroups:
     def forget_handed_in(self) -> None:
         """Lets replicas begin their next mean anew: what they have handed in for it is no longer there."""
         for group in self._groups.values():
-            group.handed_in, group.triggered = {}, False
+            group.handed_in, group.triggered, group.is_late = {}, False, False
+        self._clock[c.N_PUT_OFF] = 0
 
     def state(self) -> dict[str, dict[str, int]]:
         """Gives what another must know to go on.
@@ -109,10 +112,21 @@ class ReplicaGroups:
             group.since = dict(state[name])
         self.forget_handed_in()
 
-    def _meet(self, group: _Group) -> None:
-        """Others' updates have changed these nodes' parameters: a new version, which must not be taken for the old one."""
-        group.since = dict.fromkeys(group.nodes, 0)
-        self._nodes[self._lines(group.nodes), c.VERSION] += 1
-
-    def _lines(self, nodes: Sequence[str]) -> list[int]:
-        return [self._numbers[node] for node in nodes]
+    def _met(self, name: str) -> list[Change]:
+        """The meeting of a group, if that is due and need not be put off."""
+        group, averages = self._groups[name], self._sync.rule == "every_k"
+        if not group.triggered or not (averages or len(group.handed_in) == len(group.nodes)):
+            return []
+        own = self._nodes[(lines := [self._numbers[node] for node in group.nodes])]
+        n_kept = own[:, c.BUDGET] + 1
+        bounded = [
+            (line, int(v + 1) % int(n)) for line, v, n in zip(lines, own[:, c.VERSION], n_kept, strict=True) if n
+        ]
+        group.is_late = any(self._awaited[place] for place in bounded)
+        self._clock[c.N_PUT_OFF] = sum(each.is_late for each in self._groups.values())
+        if group.is_late:
+            return []
+        # Others' updates change these nodes' parameters: a new version, which must not be taken for the old one.
+        self._nodes[lines, c.VERSION] += 1
+        group.since, group.handed_in, group.triggered = dict.fromkeys(group.nodes, 0), {}, False
+        return [Average(name, group.nodes) if averages else Merge(name, group.nodes)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ampjax.plan.planner import Plan
 from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import Dispatch
@@ -26,7 +28,7 @@ class UpdateRounds:
 
     def __init__(self, plan: Plan, settings: SchedulerSettings, tables: SchedulerTables):
         self._every, self._tables = settings.flush_every, tables
-        self.replicas = ReplicaGroups(plan, settings.sync, tables.t.nodes)
+        self.replicas = ReplicaGroups(plan, settings.sync, tables.t)
         self.changes = PendingChanges(list(plan.graph.parameterised), plan.worker_of, self.replicas)
         self._intervals = tables.t.nodes[:, c.INTERVAL].copy()
         self._n_begun, self._may_update = 0, True
@@ -43,7 +45,11 @@ class UpdateRounds:
           n: How many.
           may_update: Whether they may change parameters; gradients are counted all the same.
         """
-        self._tables.t.nodes[:, c.INTERVAL] = self._intervals if may_update else c.NEVER
+        t = self._tables.t
+        t.nodes[:, c.INTERVAL] = self._intervals if may_update else c.NEVER
+        if t.clock[c.N_PUT_OFF] and not t.clock[c.N_TRAIN]:
+            for worker, change in self.replicas.catch_up():
+                self.changes.add(t, worker, [change])
         self._may_update = may_update
         self._n_begun += n
 
@@ -58,7 +64,7 @@ class UpdateRounds:
     def flush(self) -> None:
         """Updates every node from what it has accumulated, whatever its interval. `Scheduler.next` gives the updates."""
         if self._may_update:
-            self.changes.flush(self._tables.t)
+            self.changes.flush(self._tables.t, np.flatnonzero(self._tables.t.nodes[:, c.COUNT]))
 
     def end_of_data(self) -> bool:
         """Notes that no more training instances come in this epoch: a round that is not full is updated all the same.
@@ -80,8 +86,10 @@ class UpdateRounds:
         """Forgets the round that has begun.
 
         Returns:
-          The parameter changes that were due and that nobody has asked for yet.
+          The parameter changes that were due and that were held back, or that nobody has asked for yet.
         """
+        nodes = self._tables.t.nodes
+        self.changes.flush(self._tables.t, np.flatnonzero(nodes[:, c.HELD_SINCE]))
         self.replicas.forget_handed_in()
         self._n_begun = 0
         return self.changes.abandon()

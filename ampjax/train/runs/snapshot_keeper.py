@@ -22,7 +22,7 @@ from ampjax.train.runs.session import Session
 from ampjax.train.snapshots.fit_place import FitPlace
 from ampjax.train.snapshots.snapshot_settings import Snapshots
 
-FORMAT = 1
+FORMAT = 2
 """Of the notes."""
 
 FREE = ("run_ahead", "compile_ahead", "check")

@@ -1,0 +1,126 @@
+"""Versions: which ones messages see, how stale their gradients are, and when nodes update.
+
+A node with a staleness budget `k` knows how many messages that saw each of its latest `k + 1` versions still owe it a gradient. At version `v` it does not update before
+those that saw version `v - k` have answered: theirs would be too stale after it. It goes on accumulating meanwhile, and no dispatch waits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ampjax.sched import columns as c
+from ampjax.sched.loops.compiled import inlined
+from ampjax.sched.loops.queues import handle_of
+
+
+@inlined
+def note_versions(t, stage, messages):
+    """Notes which parameter versions messages see.
+
+    Args:
+      t: The tables.
+      stage: Their stage.
+      messages: `[n]`: the messages.
+    """
+    for p in range(t.stages[stage, c.N_PARAMS]):
+        node = t.params[t.stages[stage, c.PARAMS] + p, c.NODE]
+        version, n_kept = t.nodes[node, c.VERSION], t.nodes[node, c.BUDGET] + 1
+        for v in messages:
+            t.live[v, c.SEEN + p] = version
+        if n_kept:
+            t.awaited[node, version % n_kept] += len(messages)
+
+
+@inlined
+def count_gradients(t, stage, messages, lines, seen, due):
+    """Counts gradient rows of a stage's nodes, and makes the updates that are due.
+
+    Args:
+      t: The tables.
+      stage: The stage.
+      messages: `[n]`: its messages.
+      lines: `[n]`: their program lines.
+      seen: Whether the messages have seen versions on their way forth; a loss sees those of now.
+      due: See `decide`.
+
+    Returns:
+      How many updates are due.
+    """
+    n_due, n_params = 0, t.stages[stage, c.N_PARAMS]
+    for p in range(n_params):
+        param = t.stages[stage, c.PARAMS] + p
+        node, edge_type = t.params[param, c.NODE], t.params[param, c.EDGE_TYPE]
+        version, age, alike = t.nodes[node, c.VERSION], np.int64(0), np.int64(0)
+        n_kept = t.nodes[node, c.BUDGET] + 1
+        for k in range(len(messages)):
+            v = messages[k]
+            rows = np.int64(t.lines[lines[k], c.OUT_ROWS if edge_type == c.OF_OUTPUT else c.IN_ROWS])
+            if edge_type >= 0:
+                rows = np.int64(t.edges[t.instances[handle_of(t, v), c.PROGRAM], edge_type])
+            if seen and version - t.live[v, c.SEEN + p] != age:
+                count_rows(t, node, age, alike)
+                age, alike = version - t.live[v, c.SEEN + p], np.int64(0)
+            if seen and n_kept:
+                t.awaited[node, t.live[v, c.SEEN + p] % n_kept] -= 1
+            alike += rows
+        count_rows(t, node, age, alike)
+        if p + 1 < n_params and t.params[param + 1, c.NODE] == node:
+            continue  # the next one has the same parameters: their gradients come together
+        count, stale = t.nodes[node, c.COUNT], t.nodes[node, c.STALENESS]
+        if t.nodes[node, c.INTERVAL] < 0 or count < t.nodes[node, c.INTERVAL]:
+            continue
+        if n_kept and t.awaited[node, (version + 1) % n_kept]:
+            hold(t, node)
+            continue
+        release(t, node)
+        due[n_due, 0], due[n_due, 1], due[n_due, 2] = node, count, stale
+        n_due += 1
+        t.nodes[node, c.COUNT] = t.nodes[node, c.STALENESS] = 0
+        t.nodes[node, c.VERSION] += 1
+        t.nodes[node, c.UPDATES] += 1
+    return n_due
+
+
+@inlined
+def count_rows(t, node, age, rows):
+    """Counts gradient rows of a node that are equally stale.
+
+    Args:
+      t: The tables.
+      node: The node's line of `nodes`.
+      age: Updates of the node since the messages have seen its parameters.
+      rows: How many rows.
+    """
+    t.nodes[node, c.COUNT] += rows
+    t.nodes[node, c.STALENESS] += rows * age
+    t.nodes[node, c.STALE_SUM] += rows * age
+    t.nodes[node, c.STALE_MAX] = max(t.nodes[node, c.STALE_MAX], age)
+    t.nodes[node, c.HISTOGRAM + min(age, c.N_BINS - 1)] += rows
+
+
+@inlined
+def hold(t, node):
+    """Holds back an update that is due. The dispatch that is being decided has the next number.
+
+    Args:
+      t: The tables.
+      node: The node's line of `nodes`.
+    """
+    if t.nodes[node, c.HELD_SINCE] == 0:
+        t.nodes[node, c.HELD_SINCE] = t.clock[c.NOW] + 1
+        t.nodes[node, c.HELD_UPDATES] += 1
+        t.clock[c.N_HOLDING] += 1
+
+
+@inlined
+def release(t, node):
+    """Notes that a node updates, which may have been held back.
+
+    Args:
+      t: The tables.
+      node: The node's line of `nodes`.
+    """
+    if t.nodes[node, c.HELD_SINCE]:
+        t.nodes[node, c.HELD_FOR] += t.clock[c.NOW] + 1 - t.nodes[node, c.HELD_SINCE]
+        t.nodes[node, c.HELD_SINCE] = 0
+        t.clock[c.N_HOLDING] -= 1
