@@ -47,6 +47,7 @@ from ampjax.simulation.profile_cost import HostedCost, ProfileCost
 from ampjax.simulation.simulate import profile, simulate
 from ampjax.testing.verify import verify
 from ampjax.trace.trace import Trace
+from ampjax.trace.update_log import read_update_log
 from ampjax.train.replay import replay
 from ampjax.train.settings import Settings
 from ampjax.train.snapshots.snapshot_settings import Snapshots
@@ -110,6 +111,7 @@ __all__ = [
     "propagate",
     "pump",
     "read",
+    "read_update_log",
     "reduce",
     "relabel",
     "repeat",
@@ -136,7 +138,7 @@ __all__ = [
 
 
 def _picture(graph: Graph) -> str:
-    from ampjax.viz.graph_picture import to_svg  # imports matplotlib: only when a graph is shown
+    from ampjax.viz.graphs.graph_picture import to_svg  # imports matplotlib: only when a graph is shown
 
     return to_svg(graph)
 

@@ -17,7 +17,7 @@ from ampjax.models.mlp import mlp
 from ampjax.models.rnn import list_reduction_rnn
 from ampjax.models.tree_lstm import Cells, tree_lstm
 from ampjax.viz.gantt import gantts
-from ampjax.viz.graph_picture import draw
+from ampjax.viz.graphs.graph_picture import draw
 from ampjax.viz.staleness_histogram import staleness
 from ampjax.viz.worker_usage import time_spent
 from experiments.common import start_up

@@ -45,7 +45,7 @@ class Decider:
         self._maker = DispatchMaker(plan, tables, store, rounds.replicas)
         self._memory, self._time = PackMemory(), None
         self._lines, self._pack = np.zeros((2, c.DECIDED_FOR + 1), np.int64), np.zeros(1 << 16, np.int32)
-        self._due = np.zeros((1 + 16 * len(plan.graph.parameterised), 3), np.int64)
+        self._due = np.zeros((1 + 16 * len(plan.graph.parameterised), 4), np.int64)
 
     def decide(self, worker: int, ahead: int) -> list[Dispatch]:
         """Decides on a worker's next dispatch, or on several that are done as soon as they are decided.

@@ -13,7 +13,7 @@ from ampjax.ir.instances import Topology
 from ampjax.ir.state import HANDLE, INSTANCE
 from ampjax.plan.planner import Plan
 from ampjax.sched import columns as c
-from ampjax.sched.decisions.dispatch import BACKWARD, Dispatch
+from ampjax.sched.decisions.dispatch import BACKWARD, Dispatch, brings_gradients
 from ampjax.sched.tables.program_store import ProgramStore
 from ampjax.sched.tables.scheduler_tables import SchedulerTables
 from ampjax.unfold.rules.edges import EdgeIndex, Edges
@@ -99,6 +99,28 @@ class DispatchContents:
         """
         index = self._edges.get(d.stage)
         return None if index is None else index.of(self._handles(d), self._column(d, c.IN_ROWS))
+
+    def gradients(self, d: Dispatch) -> list[tuple[str, np.ndarray, np.ndarray]]:
+        """Gives what each message of a dispatch adds to the gradients of its stage's nodes.
+
+        Args:
+          d: The dispatch.
+
+        Returns:
+          For each parameterised node of its stage, by the name under which its parameters are known, the versions `[n]` that the messages
+          have seen and how many gradient rows `[n]` each of them brings; nothing for a dispatch that brings none.
+        """
+        if not brings_gradients(self._plan.stages[d.stage], d):
+            return []
+        t, nodes = self._tables.t, list(self._plan.graph.parameterised)
+        first, n = t.stages[d.stage, [c.PARAMS, c.N_PARAMS]].tolist()
+        found = []
+        for place, (node, edge_type) in enumerate(t.params[first : first + n].tolist()):
+            rows = self._column(d, c.OUT_ROWS if edge_type == c.OF_OUTPUT else c.IN_ROWS)
+            if edge_type >= 0:
+                rows = t.edges[t.instances[self._handles(d), c.PROGRAM], edge_type].astype(np.int64)
+            found.append((nodes[node], t.live[d.messages, c.SEEN + place], rows))
+        return found
 
     def scatter(self, d: Dispatch) -> list[np.ndarray]:
         """Gives the scatter maps of a collect's dispatch.

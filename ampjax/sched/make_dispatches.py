@@ -35,7 +35,7 @@ class DecidedLines(NamedTuple):
       lines: `[n, columns]`: a line for each dispatch; see `columns`.
       packs: int32: memory in which their packs lie, one behind the other.
       start: Where the first pack begins in `packs`.
-      due: `[d, 3]`: the updates that are due: node, gradient rows, their summed staleness.
+      due: `[d, 4]`: the updates that are due: node, gradient rows, their summed staleness, the version that they make.
     """
 
     lines: np.ndarray
@@ -131,9 +131,9 @@ class DispatchMaker:
     def _changes(self, due: list[list[int]]) -> tuple[Change, ...]:
         """Updates that are due, and what follows them."""
         changes: list[Change] = []
-        for number, count, stale in due:
+        for number, count, stale, version in due:
             node = self._nodes[number]
-            changes.append(Update(node, count, stale / count))
+            changes.append(Update(node, count, stale / count, version))
             if number in self._meets:
                 changes += self._replicas.after(node)
         return tuple(changes)

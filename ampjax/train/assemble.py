@@ -20,7 +20,6 @@ from ampjax.sched.decisions.policy import find_policy
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
 from ampjax.train.initial_params import initial_params
 from ampjax.train.settings import Settings
-from ampjax.train.staleness_budgets import budgets_of
 
 
 def require_closed(where: str, graph: Graph) -> None:
@@ -79,6 +78,34 @@ def scheduler_settings(graph: Graph, settings: Settings) -> SchedulerSettings:
         flush_every=s.flush_every,
         sync=s.sync_rule,
     )
+
+
+def budgets_of(graph: Graph, max_staleness: int | Mapping[str, int] | None) -> dict[str, int]:
+    """Gives each node its budget.
+
+    Args:
+      graph: A closed graph.
+      max_staleness: Versions for all nodes, or by node; None for no budget.
+
+    Returns:
+      Versions by node, of those that have a budget.
+
+    Raises:
+      SettingsError: If a node is named that has no parameters of its own.
+    """
+    nodes = graph.parameterised
+    if max_staleness is None:
+        return {}
+    if not isinstance(max_staleness, Mapping):
+        return dict.fromkeys(nodes, max_staleness)
+    for name in max_staleness:
+        if name not in nodes:
+            node = graph.nodes.get(name)
+            shares = None if node is None or node.params_name == name else node.params_name
+            got = "no node of the graph" if node is None else "a node without parameters of its own"
+            fix = f"Name `{shares}`, whose parameters it uses." if shares in nodes else "Name one of these."
+            raise SettingsError("setting `max_staleness`", f"names among {list(nodes)}", f"{name!r}, {got}", fix)
+    return dict(max_staleness)
 
 
 def plan_for(

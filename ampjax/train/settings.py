@@ -9,10 +9,12 @@ from typing import Any
 from ampjax.errors import SettingsError
 from ampjax.sched.decisions.parameter_changes import ReplicaSync
 from ampjax.sched.decisions.policy import Policy, find_policy
-from ampjax.train.staleness_budgets import check_budgets
 from ampjax.utils.setting_checks import at_least, one_of
 
 MODES = ("async", "pipeline", "sync")
+
+MOST_STALENESS = (1 << 16) - 1
+"""The largest budget: a node has a counter for each version that gradients in flight may have seen."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ class Settings:
         ):
             at_least(name, getattr(self, name), 1)
         at_least("seed", self.seed, 0)
-        check_budgets(self.max_staleness)
+        _check_budgets(self.max_staleness)
         if self.memory_limit is not None:
             at_least("memory_limit", self.memory_limit, 1)
         if self.min_admission > self.max_active_keys:
@@ -161,3 +163,21 @@ def settings_from(options: Mapping[str, Any], base: Settings | None = None) -> S
         if name not in known:
             raise SettingsError(f"setting `{name}`", f"one of {known}", "an unknown setting", "Check its spelling.")
     return replace(base if base is not None else Settings(), **named)
+
+
+def _check_budgets(max_staleness: Any) -> None:
+    """Checks the setting `max_staleness`.
+
+    Args:
+      max_staleness: What the user passed.
+
+    Raises:
+      SettingsError: If it is neither None, nor versions, nor versions by node.
+    """
+    if max_staleness is None:
+        return
+    for k in max_staleness.values() if isinstance(max_staleness, Mapping) else [max_staleness]:
+        if isinstance(k, bool) or not isinstance(k, int) or not 0 <= k <= MOST_STALENESS:
+            expected = f"versions from 0 to {MOST_STALENESS}, or such a number for each of some nodes"
+            fix = "Pass an integer, as in `max_staleness=4` or `max_staleness={'embed': 4}`, or leave it out."
+            raise SettingsError("setting `max_staleness`", expected, f"{max_staleness!r:.80}", fix)

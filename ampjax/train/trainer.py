@@ -30,6 +30,7 @@ from ampjax.train.initial_params import check_params
 from ampjax.train.predictions import Predictions
 from ampjax.train.runs import single_passes
 from ampjax.train.runs.begin_fit import begin_fit
+from ampjax.train.runs.logged_fit import logged
 from ampjax.train.runs.recorded_fit import recorded
 from ampjax.train.runs.session import make_session
 from ampjax.train.runs.snapshot_keeper import Keeper
@@ -238,6 +239,7 @@ class Trainer:
         history: History | None = None,
         trace: Trace | None = None,
         record: str | Path | None = None,
+        update_log: str | Path | None = None,
         resume: bool = False,
     ) -> History:
         """Trains for some epochs and validates after each.
@@ -253,6 +255,8 @@ class Trainer:
           history: A history to go on with.
           trace: Where each worker's time goes in training (not in validation).
           record: A file for all that is decided, about 40 bytes a dispatch, from which `amp.replay` repeats this run bit for bit.
+          update_log: A file for which instances' gradients each update of each node is made of, and which version of the parameters each
+            saw, as JSON Lines (`amp.read_update_log`).
           resume: Whether to go on from the newest whole snapshot, if there is one; `epochs` counts those that it holds. Pass the data that
             the run began with. The end is that of a run with these snapshots that was not killed, bit for bit, in synchronous and
             pipeline mode and in virtual time (`cost`); an asynchronous run on a real clock goes on with another legal schedule, and its
@@ -264,10 +268,11 @@ class Trainer:
         Raises:
           SettingsError: If there is no training instance, `epochs` < 1, there is nothing to resume from, or snapshots go by a clock where
             the run does not.
-          DataError: If snapshots are there that are not to be gone on from, or they are of another graph, settings or data.
+          DataError: If snapshots are there that are not to be gone on from, or they are of another graph, settings or data; or the log of
+            updates to go on with is none.
           TableError: If all snapshots are damaged.
           ReplayError: If the recording to go on with is another.
-          OSError: If the recording, or a snapshot, can't be written.
+          OSError: If the recording, the log of updates or a snapshot can't be written.
           DeadlockError: If instances are in flight and nothing can move.
           LimitError: If a single instance can't fit within the memory limit.
           MessageError: If a message, payload or state function does not fit.
@@ -282,7 +287,7 @@ class Trainer:
             while True:
                 run.trace, run.reporter = trace, reporter
                 try:
-                    with recorded(run, record, epochs, place):
+                    with recorded(run, record, epochs, place), logged(run, update_log):
                         await run.run(epochs, [partial(callback, self) for callback in callbacks])
                     return history
                 except (HostDiedError, HostUnreachableError) as error:
@@ -422,7 +427,8 @@ class Trainer:
 
     def __repr__(self) -> str:
         s = self.settings
-        return f"Trainer({len(self.graph.nodes)} nodes, {len(self.plan.stages)} stages on {s.workers} worker(s), {s.mode}, max_active_keys={s.max_active_keys}, min_update_interval={s.min_update_interval})"
+        budget = "" if s.max_staleness is None else f", max_staleness={s.max_staleness}"
+        return f"Trainer({len(self.graph.nodes)} nodes, {len(self.plan.stages)} stages on {s.workers} worker(s), {s.mode}, max_active_keys={s.max_active_keys}, min_update_interval={s.min_update_interval}{budget})"
 
     def _repr_html_(self) -> str:
         rows = [

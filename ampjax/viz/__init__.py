@@ -5,7 +5,8 @@ from ampjax.viz.curves import curves
 from ampjax.viz.figure import new_figure
 from ampjax.viz.front import Point, front
 from ampjax.viz.gantt import gantt, gantts
-from ampjax.viz.graph_picture import draw, to_svg
+from ampjax.viz.graphs.graph_picture import draw, to_svg
+from ampjax.viz.lineage import lineage
 from ampjax.viz.partitions import partition_search
 from ampjax.viz.perfetto import to_perfetto
 from ampjax.viz.queue_lengths import queues
@@ -21,6 +22,7 @@ __all__ = [
     "front",
     "gantt",
     "gantts",
+    "lineage",
     "new_figure",
     "partition_search",
     "queues",

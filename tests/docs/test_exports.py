@@ -18,7 +18,7 @@ PUBLIC = {
         pump  topology  ppt  npt  nn  concat  split  loss  sink  discard
         phi  isu  relabel  bcast  route_by  replicate
         flatmap  repeat  group  ungroup  distribute  collect  reduce
-        Trainer  Settings  Snapshots  Hosts  Trace  replay  verify  check_numerics  simulate  profile
+        Trainer  Settings  Snapshots  Hosts  Trace  read_update_log  replay  verify  check_numerics  simulate  profile
         FlopsCost  ProfileCost  HostedCost  Stragglers
         balanced  backward_first  largest  wavefront  one_forward_one_backward
     """,
@@ -40,7 +40,7 @@ PUBLIC = {
     """,
     "ampjax.simulation": "FlopsCost  Stragglers  Profile  ProfileCost  HostedCost  Simulation",
     "ampjax.viz": """
-        draw  to_svg  gantt  gantts  time_spent  queues  staleness  to_perfetto  zoomable
+        draw  to_svg  gantt  gantts  time_spent  queues  staleness  lineage  to_perfetto  zoomable
         curves  convergence  front  Point  partition_search  new_figure
     """,
     "ampjax.testing": "reference  Reference  init_params  compare  difference_table  random_case  Case",

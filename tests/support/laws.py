@@ -155,7 +155,7 @@ class Engine:
             stashed = self.scheduler.settings.stashed
             self.executor = Executor(self.plan, params, training, jax.devices()[: schedule.devices], stashed)
         self.dispatches, self.arrived = [], []
-        self.watchers = []
+        self.watchers, self.instruments = [], []
         messages_of = self.scheduler.contents.messages_of
         self._follower = Follower(Recording(schedule.recording), messages_of) if schedule.recording else None
         decisions = _DECISIONS.get()
@@ -170,7 +170,9 @@ class Engine:
             for each, is_train in ((data, train), *also)
         ]
         sources = [Source(self.scheduler, of) for of in passes]
-        loop = Loop(self.scheduler, self.executor, sources, [Told(self.scheduler, self._note), self.journal])
+        loop = Loop(
+            self.scheduler, self.executor, sources, [Told(self.scheduler, self._note), self.journal, *self.instruments]
+        )
         self.journal.begins(passes[0])
         if self._follower is not None:
             asyncio.run(ReplayDriver(loop, self._follower).run())

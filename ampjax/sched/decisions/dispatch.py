@@ -14,6 +14,16 @@ DIRECTIONS = FORWARD, BACKWARD, INFER, UPDATE = "forward", "backward", "infer", 
 """What a dispatch is: on messages' way forth or back, in inference, or parameter changes alone. The first three have the numbers of `columns`."""
 
 
+def brings_gradients(stage: Stage, dispatch: Dispatch) -> bool:
+    """Tells whether a dispatch brings gradient rows: a backward one does, and that of a loss in training.
+
+    Args:
+      stage: Its stage, if it has one.
+      dispatch: The dispatch.
+    """
+    return dispatch.stage >= 0 and dispatch.direction == (BACKWARD if stage.outputs else FORWARD)
+
+
 class Dispatch(NamedTuple):
     """One action for a worker: run a stage on some messages, then change some parameters.
 

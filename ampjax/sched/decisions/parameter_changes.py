@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """An optimizer step of a node from `count` accumulated gradient rows; `mean_staleness` is theirs."""
+    """An optimizer step of a node from `count` accumulated gradient rows; `mean_staleness` is theirs.
+
+    Which `version` of the node's parameters it makes is for those who watch: it is no part of what is done.
+    """
 
     node: str
     count: int
     mean_staleness: float = 0.0
+    version: int = field(default=0, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ def decide(worker, chosen, policy, ahead, spare, decided, pack, due, *tables):
       decided: `[max(1, ahead) + 1, columns]` int64, to be written: a line for each dispatch, then one in whose column `Q` is why there are no more:
         0 or a reason, with an arena in `N_MESSAGES`, and what must be had in `N_ROWS_IN`.
       pack: int32, to be written: what each dispatch brings, as `packs` says.
-      due: `[d, 3]` int64, to be written: node, gradient rows and summed staleness of updates.
+      due: `[d, 4]` int64, to be written: node, gradient rows and summed staleness of updates, and the version that each makes.
       *tables: The tables.
 
     Returns:
@@ -104,11 +104,12 @@ def try_build(t, q, spare, decision, pack, due):
         t.queues[q - 1, c.UNDER_WAY] -= n
     elif goes_forth and direction == c.FORWARD:
         t.queues[q, c.UNDER_WAY] += n
+    if direction == c.FORWARD:
         note_versions(t, stage, messages)
     write_slots(t, stage, messages, lines, pack[c.N_HEAD * width :], size)
     decision[c.N_DUE] = 0
     if direction == c.BACKWARD or (direction == c.FORWARD and not goes_forth):
-        decision[c.N_DUE] = count_gradients(t, stage, messages, lines, direction == c.BACKWARD, due)
+        decision[c.N_DUE] = count_gradients(t, stage, messages, lines, due)
     count_dispatch(t, q, n, rows)
     t.clock[c.NOW] += 1
     decision[c.NUMBER], decision[c.N_MESSAGES], decision[c.N_ROWS_IN], decision[c.N_PACK] = (

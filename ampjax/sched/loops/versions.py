@@ -32,7 +32,7 @@ def note_versions(t, stage, messages):
 
 
 @inlined
-def count_gradients(t, stage, messages, lines, seen, due):
+def count_gradients(t, stage, messages, lines, due):
     """Counts gradient rows of a stage's nodes, and makes the updates that are due.
 
     Args:
@@ -40,7 +40,6 @@ def count_gradients(t, stage, messages, lines, seen, due):
       stage: The stage.
       messages: `[n]`: its messages.
       lines: `[n]`: their program lines.
-      seen: Whether the messages have seen versions on their way forth; a loss sees those of now.
       due: See `decide`.
 
     Returns:
@@ -57,10 +56,10 @@ def count_gradients(t, stage, messages, lines, seen, due):
             rows = np.int64(t.lines[lines[k], c.OUT_ROWS if edge_type == c.OF_OUTPUT else c.IN_ROWS])
             if edge_type >= 0:
                 rows = np.int64(t.edges[t.instances[handle_of(t, v), c.PROGRAM], edge_type])
-            if seen and version - t.live[v, c.SEEN + p] != age:
+            if version - t.live[v, c.SEEN + p] != age:
                 count_rows(t, node, age, alike)
                 age, alike = version - t.live[v, c.SEEN + p], np.int64(0)
-            if seen and n_kept:
+            if n_kept:
                 t.awaited[node, t.live[v, c.SEEN + p] % n_kept] -= 1
             alike += rows
         count_rows(t, node, age, alike)
@@ -73,7 +72,7 @@ def count_gradients(t, stage, messages, lines, seen, due):
             hold(t, node)
             continue
         release(t, node)
-        due[n_due, 0], due[n_due, 1], due[n_due, 2] = node, count, stale
+        due[n_due, 0], due[n_due, 1], due[n_due, 2], due[n_due, 3] = node, count, stale, version + 1
         n_due += 1
         t.nodes[node, c.COUNT] = t.nodes[node, c.STALENESS] = 0
         t.nodes[node, c.VERSION] += 1

@@ -131,7 +131,7 @@ def cost_ns(t, decision, pack, due, rates):
       t: The tables.
       decision: The dispatch.
       pack: The same.
-      due: `[d, 3]`: its updates.
+      due: `[d, 4]`: its updates.
       rates: What dispatches cost.
 
     Returns:

@@ -11,7 +11,7 @@ import numpy as np
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import Stage
 from ampjax.sched import columns as c
-from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
+from ampjax.sched.decisions.dispatch import Dispatch, brings_gradients
 from ampjax.sched.decisions.parameter_changes import Update
 from ampjax.sched.tables.plan_tables import n_edge_types
 from ampjax.sched.updates.replica_sync import ReplicaGroups
@@ -129,6 +129,4 @@ def gradient_rows(stage: Stage, d: Dispatch) -> dict[str, int]:
     Returns:
       Rows by the node that has the parameters; none for other dispatches.
     """
-    if d.stage < 0 or d.direction != DIRECTIONS[c.BACKWARD if stage.outputs else c.FORWARD]:
-        return {}
-    return d.gradient_rows(stage)
+    return d.gradient_rows(stage) if brings_gradients(stage, d) else {}

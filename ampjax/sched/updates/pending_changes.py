@@ -57,9 +57,10 @@ class PendingChanges:
         by_worker: dict[int, list[Change]] = {}
         for number in nodes.tolist():
             name, node = self._nodes[number], t.nodes[number]
-            update = Update(name, int(node[c.COUNT]), float(node[c.STALENESS] / node[c.COUNT]))
-            node[c.COUNT] = node[c.STALENESS] = 0
             node[c.VERSION] += 1
+            mean, version = float(node[c.STALENESS] / node[c.COUNT]), int(node[c.VERSION])
+            update = Update(name, int(node[c.COUNT]), mean, version)
+            node[c.COUNT] = node[c.STALENESS] = 0
             node[c.UPDATES] += 1
             worker = self._replicas.flushed_by.get(name, self._worker_of[name])
             by_worker.setdefault(worker, []).extend((update, *self._replicas.after(name)))

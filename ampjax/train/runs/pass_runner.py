@@ -16,7 +16,7 @@ from ampjax.plan.passes import Pass
 from ampjax.sched.diagnose.deadlock import report
 from ampjax.sched.memory_limits import MemoryGuard
 from ampjax.sched.scheduler import Scheduler
-from ampjax.trace.instruments import Ended
+from ampjax.trace.instruments import Ended, Instrument
 from ampjax.trace.journal import Journal
 from ampjax.trace.trace import Trace
 from ampjax.train.predictions import Outputs
@@ -50,6 +50,7 @@ class PassRunner:
         self._scheduler, self._executor, self._guard = scheduler, executor, guard
         self._turns = Turns("trainer")
         self._pace, self._journal = pace, None
+        self._watching: list[Instrument] = []
         self.statistics = RunStatistics(scheduler)
         self.left_over: list[str] = []
 
@@ -91,6 +92,19 @@ class PassRunner:
         finally:
             self._journal, self._pace = None, before
 
+    @contextmanager
+    def watched(self, instrument: Instrument) -> Iterator[None]:
+        """Tells an instrument all that happens, as long as this is open.
+
+        Args:
+          instrument: The instrument.
+        """
+        self._watching.append(instrument)
+        try:
+            yield
+        finally:
+            self._watching.remove(instrument)
+
     async def run(
         self,
         data_pass: Pass,
@@ -126,7 +140,8 @@ class PassRunner:
         if early is not None:
             early.source = source
         with reporter.part(name, len(data_pass.ids)) as advance:
-            instruments = [each for each in (Ended(advance), self._journal, early) if each is not None]
+            every = Ended(advance), self._journal, *self._watching, early
+            instruments = [each for each in every if each is not None]
             loop = Loop(self._scheduler, self._executor, [source], instruments)
             try:
                 await self._to_the_end(loop, data_pass, trace)

@@ -143,6 +143,7 @@ def make_session(
     """
     use_compilation_cache()
     s = settings if hosts is None else with_workers(settings, hosts)
+    control = scheduler_settings(graph, s)
     available = list(devices) if devices is not None else jax.devices()
     used = available[: min(s.workers, len(available))]
     warn_of_wrong_numbers("Trainer", used)
@@ -153,7 +154,7 @@ def make_session(
     else:
         plan = plan_for(graph, s, tx, hosts.space_of_workers(s.workers))
         executor = start_hosts(plan, s, tx, params or {}, hosts, used)
-    scheduler = Scheduler(plan, scheduler_settings(graph, s), s.check)
+    scheduler = Scheduler(plan, control, s.check)
     orders, position = Orders(s.group_by_size), Position(s.seed)
     memory_limit = payload_budget(used) if s.memory_limit is None else s.memory_limit
     preparation = Preparation(plan, s, scheduler, executor, orders, memory_limit)

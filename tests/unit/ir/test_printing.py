@@ -8,7 +8,7 @@ import ampjax as amp
 from ampjax.ir.printing import count_params, dot, mermaid, tree
 from ampjax.ir.reading_order import edges, order
 from ampjax.utils.colours import FAMILIES, family
-from ampjax.viz.graph_layout import kind_text
+from ampjax.viz.graphs.graph_layout import kind_text
 
 
 def rnn():

@@ -11,8 +11,8 @@ from ampjax.trace.trace import Trace
 from ampjax.trace.trace_records import QueueSample, Slice
 from ampjax.trace.usage import usage
 from ampjax.utils.colours import SLICES, WAITS
-from ampjax.viz.graph_picture import draw
-from ampjax.viz.message_flow import notes_of
+from ampjax.viz.graphs.graph_picture import draw
+from ampjax.viz.graphs.message_flow import notes_of
 from ampjax.viz.queue_lengths import BINS, line_up, queues
 from ampjax.viz.staleness_histogram import mean, staleness
 from ampjax.viz.worker_usage import MEANINGS, time_spent

@@ -15,8 +15,8 @@ from ampjax.ir.nodes import Node
 from ampjax.ir.printing import count_params, wire_text
 from ampjax.ir.reading_order import Edge, edges, order
 from ampjax.ir.wires import Wire
-from ampjax.viz.graph_layers import SPACE, Arrow, Place, sort, spread
-from ampjax.viz.message_flow import Notes
+from ampjax.viz.graphs.graph_layers import SPACE, Arrow, Place, sort, spread
+from ampjax.viz.graphs.message_flow import Notes
 
 Measure = Callable[[str, float], float]
 """`measure(text, size)`: a text's width in points."""

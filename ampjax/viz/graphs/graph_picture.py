@@ -19,7 +19,7 @@ from ampjax.ir.nodes import Node
 from ampjax.trace.trace import Trace
 from ampjax.utils.colours import FAMILIES, SLICES, WHITE, family
 from ampjax.viz.figure import new_figure, save, to_svg_text
-from ampjax.viz.graph_layout import (
+from ampjax.viz.graphs.graph_layout import (
     BAR_HEIGHT,
     KIND_SIZE,
     LABEL_SIZE,
@@ -31,7 +31,7 @@ from ampjax.viz.graph_layout import (
     kind_text,
     layout,
 )
-from ampjax.viz.message_flow import BACKWARD, FORWARD, Notes, notes_of
+from ampjax.viz.graphs.message_flow import BACKWARD, FORWARD, Notes, notes_of
 
 _EDGE = "#444444"
 _DASHES = (0, (4, 2.5))

@@ -2,7 +2,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ampjax as amp
-from ampjax.viz.graph_layout import layout
+from ampjax.viz.graphs.graph_layout import layout
 
 
 def measure(text, size):

@@ -5,7 +5,7 @@ import pytest
 
 import ampjax as amp
 from ampjax.errors import SettingsError
-from ampjax.viz.graph_picture import draw, to_svg
+from ampjax.viz.graphs.graph_picture import draw, to_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 

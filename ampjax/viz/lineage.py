@@ -1,0 +1,88 @@
+"""Which instances each update of a node is made of, and which version of its parameters each of them saw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.cm import ScalarMappable
+from matplotlib.collections import LineCollection
+from matplotlib.colors import BoundaryNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from ampjax.errors import SettingsError
+from ampjax.trace.update_log import LoggedUpdate
+from ampjax.viz.figure import new_figure, save
+
+
+def lineage(
+    updates: Sequence[LoggedUpdate],
+    node: str | None = None,
+    path: str | Path | None = None,
+    *,
+    first: int | None = None,
+    most: int = 40,
+) -> Figure:
+    """Draws a line for each gradient of a node: from the version that its forward pass saw to the version that it went into.
+
+    A line is a version long where the gradient is not stale, and one longer for each version that came between. Instances stand in the order
+    in which they saw the node's parameters; those of an update end at the same version.
+
+    Args:
+      updates: What `amp.read_update_log` gives.
+      node: The node; by default the first of those with the stalest gradients.
+      path: A file to write the picture to: .png, .svg or .pdf.
+      first: The first version that is drawn; by default `most` fit the end of the log.
+      most: How many updates are drawn, at most.
+
+    Returns:
+      The figure.
+
+    Raises:
+      SettingsError: If no update of the node was logged from there on, `most` is less than 1, or the file name ends in anything else.
+    """
+    stalest = {u.node: 0 for u in updates}
+    for u in updates:
+        stalest[u.node] = max(stalest[u.node], int(u.staleness.max(initial=0)))
+    name = max(stalest, key=lambda each: stalest[each]) if node is None and stalest else node
+    own = [u for u in updates if u.node == name and len(u.seen)]
+    shown = own[-most:] if first is None else [u for u in own if u.version >= first][:most]
+    if not shown or most < 1:
+        raise SettingsError(
+            "lineage",
+            f"at least one update of a node among {list(stalest)}",
+            f"{len(shown)} of `{name}`, at most {most}",
+            "Log a fit with `update_log=file`, and draw one of its nodes.",
+        )
+    seen = np.concatenate([u.seen for u in shown])
+    version = np.repeat([u.version for u in shown], [len(u.seen) for u in shown])
+    order = np.lexsort((version, seen))
+    seen, version = seen[order], version[order]
+    staleness = version - 1 - seen
+    end = int(staleness.max())
+    figure = new_figure(8.5, min(7.0, 2.4 + 0.035 * len(seen)), layout="constrained")
+    axes = figure.subplots()
+    colours = ScalarMappable(BoundaryNorm(np.arange(-0.5, end + 1), 256), colormaps["viridis_r"])
+    lines = [[(a, k), (b, k)] for k, (a, b) in enumerate(zip(seen.tolist(), version.tolist(), strict=True))]
+    width = float(np.clip(220 / len(seen), 0.7, 4.0))
+    axes.add_collection(LineCollection(lines, colors=colours.to_rgba(staleness), linewidths=width))
+    axes.scatter(version, np.arange(len(seen)), s=2.5 * width, color=colours.to_rgba(staleness), zorder=3)
+    axes.set(xlim=(seen.min() - 0.7, version.max() + 0.7), ylim=(len(seen) - 0.2, -0.8))
+    axes.set(xlabel="version of the parameters", ylabel="gradients, by the version that they saw")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(axis="x", color="0.9", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    mean = np.average(staleness, weights=np.concatenate([u.gradient_rows for u in shown])[order])
+    what = f"{len(shown)} updates from gradients of {len(seen)} instances, mean staleness {mean:.1f}"
+    axes.set_title(f"{name}: {what}", fontsize=10, parse_math=False)
+    bar = figure.colorbar(colours, ax=axes, label="staleness [versions]", fraction=0.04)
+    bar.locator = MaxNLocator(integer=True, nbins=8)
+    bar.update_ticks()
+    bar.minorticks_off()
+    save(figure, path)
+    return figure
