@@ -187,11 +187,12 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
             text = file.readline(LONGEST_LINE)
             if number and not text.endswith(b"\n"):
                 return
+            line: Any = text[:40]
             try:
                 line = parse_json(text)
                 fits = line == HEADER if number == 0 else _fits(line)
             except ValueError:
-                line, fits = text[:40], False
+                fits = False
             if not fits:
                 what = f"an update: node, {', '.join(_NUMBERS + _COLUMNS)}" if number else f"{HEADER}"
                 fix = "Pass a file that `fit(..., update_log=...)` has written."

@@ -55,7 +55,7 @@ class PendingChanges:
           nodes: `[n]`: nodes that have accumulated something, by number.
         """
         by_worker: dict[int, list[Change]] = {}
-        for number in nodes.tolist():
+        for number in map(int, nodes):
             name, node = self._nodes[number], t.nodes[number]
             node[c.VERSION] += 1
             mean, version = float(node[c.STALENESS] / node[c.COUNT]), int(node[c.VERSION])

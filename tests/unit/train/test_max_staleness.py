@@ -1,0 +1,149 @@
+"""The setting `max_staleness`: what is refused, and that all ways of training heed it."""
+
+import functools
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from support import graphs, resumed
+
+import ampjax as amp
+from ampjax.drivers.cost import FlopsCost
+from ampjax.errors import ReplayError, SettingsError
+from ampjax.sched import columns as c
+from ampjax.sparse import Table
+
+QUIET = {"progress": False}
+OPTIONS = {"max_active_keys": 6, "max_dispatch_size": 1, "policy": "wavefront", "fuse": False}
+
+
+def trained(graph, data, epochs=2, **options):
+    fit = {name: options.pop(name) for name in ("record", "update_log", "resume") if name in options}
+    trainer = amp.Trainer(graph, optax.sgd(1e-5), **{**OPTIONS, **options})
+    trainer.fit(data, epochs=epochs, **QUIET, **fit)
+    return trainer
+
+
+def stalest(trainer):
+    return {name: node.staleness_max for name, node in trainer.statistics.nodes.items()}
+
+
+def test_each_node_keeps_its_own_budget():
+    data = graphs.chain_data(30)
+    free = stalest(trained(graphs.chain(2), data))
+    assert min(free.values()) >= 4
+    assert stalest(trained(graphs.chain(2), data, max_staleness=1)) == {"f0": 1, "f1": 1}
+    assert stalest(trained(graphs.chain(2), data, max_staleness={"f0": 2}))["f0"] == 2
+
+
+MISTAKES = {
+    "negative": -1,
+    "a fraction": 1.0,
+    "truth": True,
+    "text": "4",
+    "too large": 1 << 16,
+    "a node's": {"f0": -1},
+    "a NumPy number": np.int64(1),
+}
+
+
+@pytest.mark.parametrize("value", MISTAKES.values(), ids=MISTAKES)
+def test_what_is_no_budget(value):
+    expected = r"setting `max_staleness`: expected versions from 0 to 65535, or .*\n?.*max_staleness=\{'embed': 4\}"
+    with pytest.raises(SettingsError, match=expected):
+        amp.Settings(max_staleness=value)
+
+
+@pytest.mark.parametrize(
+    ("name", "got", "fix"),
+    [
+        ("f9", "no node of the graph", "Name one of these"),
+        ("loss", "a node without parameters of its own", "Name one of these"),
+        ("x", "a node without parameters of its own", "Name one of these"),
+        ("twin", "a node without parameters of its own", "Name `f`, whose parameters it uses"),
+    ],
+)
+def test_what_has_no_budget(name, got, fix):
+    with amp.Graph() as graph:
+        first = amp.ppt("f", graphs.times, params=graphs.one())(amp.pump("x"))
+        twin = amp.ppt("twin", graphs.times, params_of="f")(first)
+        amp.loss("loss", graphs.square)(twin, amp.pump("label"))
+    expected = rf"setting `max_staleness`: expected names among \['f'\], got '{name}', {got}\.?\s*{fix}"
+    with pytest.raises(SettingsError, match=expected):
+        amp.Trainer(graph, max_staleness={name: 1})
+    with pytest.raises(SettingsError, match=expected):
+        amp.simulate(graph, graphs.chain_data(2), cost=FlopsCost, max_staleness={name: 1})
+
+
+def test_the_trainer_says_so():
+    assert "max_staleness" not in repr(amp.Trainer(graphs.chain(2)))
+    assert repr(amp.Trainer(graphs.chain(2), max_staleness=3)).endswith(", max_staleness=3)")
+
+
+def test_shared_parameters_have_one_budget():
+    data = graphs.tied_data([3, 1, 2, 4, 2, 3, 1, 2, 3, 4])
+    free = trained(graphs.tied(), data, min_update_interval=2)
+    assert max(stalest(free).values()) > 1
+    assert max(stalest(trained(graphs.tied(), data, min_update_interval=2, max_staleness=1)).values()) == 1
+
+
+def test_tables_have_budgets():
+    with amp.Graph() as graph:
+        ids, label = amp.pump("ids", dtype="int32"), amp.pump("label")
+        rows = amp.ppt("rows", amp.nn.TableEmbed(Table(np.ones((5, 1), np.float32), optax.sgd(0.1))))(ids)
+        amp.loss("loss", lambda row, label: (jnp.sum(row) - label) ** 2)(rows, label)
+    data = [{"ids": np.int32(i % 5), "label": np.float32(i)} for i in range(20)]
+    assert stalest(trained(graph, data))["rows"] >= 4
+    assert stalest(trained(graph, data, max_staleness=1)) == {"rows": 1}
+
+
+def test_in_other_modes_a_budget_changes_nothing():
+    data = graphs.chain_data(12)
+    for mode in ("sync", "pipeline"):
+        params = [trained(graphs.chain(2), data, mode=mode, max_staleness=k).params for k in (None, 0)]
+        assert params[0] == params[1]
+
+
+@pytest.mark.parametrize("budget", [1, {"f0": 1}], ids=["for all", "for one"])
+def test_a_recording_knows_the_budget(tmp_path, budget):
+    data, file, options = graphs.chain_data(12), tmp_path / "run", {**OPTIONS, "max_staleness": budget}
+    params = trained(graphs.chain(2), data, max_staleness=budget, record=file).params
+    again = amp.Trainer(graphs.chain(2), optax.sgd(1e-5), **options)
+    amp.replay(file, again, data, **QUIET)
+    assert again.params == params
+    assert len(amp.replay(file, graphs.chain(2), data, tx=optax.sgd(1e-5), **QUIET)) == 2, "with the recorded settings"
+    other = amp.Trainer(graphs.chain(2), optax.sgd(1e-5), **{**options, "max_staleness": 2})
+    with pytest.raises(ReplayError, match=r"settings, max_staleness: expected .*1.*, got 2"):
+        amp.replay(file, other, data, **QUIET)
+
+
+def test_a_simulation_keeps_the_budget():
+    run = functools.partial(amp.simulate, graphs.chain(2), graphs.chain_data(40), cost=FlopsCost, workers=2, **OPTIONS)
+    assert run(max_staleness=1).stats.staleness_max == 1 < run().stats.staleness_max
+
+
+def test_a_resumed_fit_counts_on():
+    one = trained(graphs.chain(2), graphs.chain_data(12), epochs=1, max_staleness=0)
+    other = amp.Trainer(graphs.chain(2), max_staleness=0, **OPTIONS)
+    counts = other.session.scheduler.counts
+    counts.resume(one.session.scheduler.counts.state())
+    told = counts.read()
+    assert repr(told) == repr(one.session.scheduler.counts.read()) and "held back" in repr(told)
+    assert told.closed_for == one.statistics.closed_for > 0
+
+
+def test_an_interrupted_fit_makes_the_updates_that_were_held(tmp_path):
+    """Nothing is in flight afterwards, so nothing is waited for, and the next fit begins as any other."""
+    trainer = amp.Trainer(graphs.chain(2), optax.sgd(1e-5), **{**OPTIONS, "max_active_keys": 20, "max_staleness": 0})
+    held = trainer.session.scheduler.tables.t.nodes[:, c.HELD_SINCE]
+
+    def interrupt():
+        assert held.any(), "an update is held back"
+        raise KeyboardInterrupt
+
+    resumed.kill_at(trainer, 50, interrupt)
+    assert trainer.fit(graphs.chain_data(25), **QUIET).interrupted
+    assert not held.any() and not trainer.session.scheduler.tables.t.awaited.any()
+    del trainer.session.executor.run
+    assert not trainer.fit(graphs.chain_data(12), **QUIET).interrupted and max(stalest(trainer).values()) == 0
