@@ -31,7 +31,7 @@ def forget_all(t: Tables, capacities: np.ndarray) -> None:
     """
     t.queues[:, QUEUE_COLUMNS], t.queues[:, c.ACTIVE_AT], t.active[:] = 0, -1, 0
     t.clock[[c.LIVE_TOP, c.ROWS_TOP, c.N_ENDED, c.N_TRAIN, c.N_INFER]] = t.clock[c.WOKEN :] = 0
-    t.clock[[c.N_HOLDING, c.CLOSED]] = t.nodes[:, c.HELD_SINCE] = t.awaited[:] = 0
+    t.clock[[c.N_HOLDING, c.CLOSED]] = t.nodes[:, c.HELD_SINCE] = t.nodes[:, c.AWAITED :] = 0
     t.ranges[:], t.live[:], t.instances[:] = -1, 0, 0
     n = t.clock[c.N_VACANT] = len(t.instances)
     t.idle[c.VACANT, :n] = np.arange(n - 1, -1, -1)

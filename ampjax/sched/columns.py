@@ -65,6 +65,8 @@ HISTOGRAM: Statistics: from here on the gradient rows of each staleness.
 """
 N_BINS = 128
 """Columns of the histogram. The last one also counts all rows that are staler."""
+AWAITED = HISTOGRAM + N_BINS
+"""From here on, for a node with a budget `k`, how many messages that saw each of its latest `k + 1` versions owe it a gradient; a version stands at its remainder by `k + 1`."""
 NEVER = -1
 """The interval of nodes that only the controller updates."""
 NO_BUDGET = -1
@@ -332,8 +334,6 @@ class Tables(NamedTuple):
       stages: Int64: a line for each stage and each pump.
       params: Int64: the parameterised nodes of all stages.
       nodes: Int64: a line for each parameterised node.
-      awaited: `[nodes, budgets]` int32: for each node with a budget `k` and each of its latest `k + 1` versions, at the remainder of the version by `k + 1`, how many
-        messages that saw it still owe a gradient.
       lines: Int32: a line for each invocation of all programs.
       inputs: Int32: a line for each input of an invocation.
       outputs: Int32: a line for each consumption.
@@ -353,7 +353,6 @@ class Tables(NamedTuple):
     stages: np.ndarray
     params: np.ndarray
     nodes: np.ndarray
-    awaited: np.ndarray
     lines: np.ndarray
     inputs: np.ndarray
     outputs: np.ndarray

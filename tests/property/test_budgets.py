@@ -11,6 +11,7 @@ from support.effort import examples
 from support.laws import Engine, gives_gradients, random_one, replayed, rows_at, schedule_of, schedules, updated
 
 import ampjax as amp
+from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import FORWARD
 from ampjax.sched.decisions.parameter_changes import Average, Merge, ReplicaSync, Update, nodes_of
 from ampjax.sched.decisions.policy import wavefront
@@ -171,7 +172,7 @@ def test_what_is_abandoned_makes_the_updates_that_were_held():
         step(s)
     due = [change for d in s.abandon() for change in d.changes]
     assert due == [Update("f0", 1, 0.0)] and s.updates.counts == {"f0": 0}
-    assert not s.tables.t.awaited.any() and s.admission.room() == 3
+    assert not s.tables.t.nodes[:, c.AWAITED :].any() and s.admission.room() == 3
     admit(s, graphs.chain_data(2))
     assert [change for d in drain(s) for change in d.changes] == [Update("f0", 2, 0.0)]
 
@@ -180,7 +181,7 @@ def test_messages_that_are_inferred_are_not_waited_for():
     s = scheduler_for(graphs.chain(1), intervals={"f0": 1}, budgets={"f0": 0}, max_dispatch_size=1)
     admit(s, graphs.chain_data(2), purpose="both")
     drain(s)
-    assert not s.tables.t.awaited.any()
+    assert not s.tables.t.nodes[:, c.AWAITED :].any()
     admit(s, graphs.chain_data(1))
     assert [change for d in drain(s) for change in d.changes] == [Update("f0", 1, 0.0)]
 

@@ -154,9 +154,9 @@ def _intervals(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
 
 def _budgets(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
     """A node knows how many messages that saw each of its latest versions owe it a gradient; none saw an older one."""
-    t, budgets = s.tables, s.tables.nodes[:, c.BUDGET]
-    awaited, between = np.zeros_like(t.awaited), _is_between(found)
-    for stage in np.unique(found.stage[between]).tolist() if len(awaited) else ():
+    t, budgets, counted = s.tables, s.tables.nodes[:, c.BUDGET], s.tables.nodes[:, c.AWAITED :]
+    awaited, between = np.zeros_like(counted), _is_between(found)
+    for stage in np.unique(found.stage[between]).tolist() if counted.size else ():
         own = found.messages[between & (found.stage == stage)]
         for p in range(t.stages[stage, c.N_PARAMS]):
             node = int(t.params[t.stages[stage, c.PARAMS] + p, c.NODE])
@@ -166,8 +166,8 @@ def _budgets(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
                 yield _broken(f"node `{name}`", f"messages at most {budgets[node]} versions old", f"{ages.max()}")
             if budgets[node] >= 0:
                 np.add.at(awaited[node], t.live[own, c.SEEN + p] % (budgets[node] + 1), 1)
-    if not np.array_equal(awaited, t.awaited):
-        yield _broken("staleness budgets", f"messages that owe gradients: {awaited}", f"{t.awaited}")
+    if not np.array_equal(awaited, counted):
+        yield _broken("staleness budgets", f"messages that owe gradients: {awaited}", f"{counted}")
 
 
 def _is_between(found: InFlight) -> np.ndarray:

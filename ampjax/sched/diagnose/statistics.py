@@ -162,7 +162,7 @@ class RunCounts:
         """Starts to count anew."""
         t = self._tables.t
         t.queues[:, _OF_QUEUES] = 0
-        t.nodes[:, c.UPDATES :] = 0
+        t.nodes[:, c.UPDATES : c.AWAITED] = 0
         t.clock[_OF_CLOCK] = 0
 
     def state(self) -> dict[str, Any]:
@@ -172,7 +172,7 @@ class RunCounts:
           A dictionary for `resume`.
         """
         t = self._tables.t
-        nodes = t.nodes[:, c.UPDATES :]
+        nodes = t.nodes[:, c.UPDATES : c.AWAITED]
         # Most staleness never occurs, so of the histograms only what does.
         entries = [[*place, int(nodes[tuple(place)])] for place in np.argwhere(nodes).tolist()]
         clock = t.clock[[*_OF_CLOCK, *_GOES_ON]].tolist()
@@ -203,4 +203,4 @@ def _add(stage: StageStats, direction: str, queue: Sequence[int]) -> None:
 
 def _node(counts: np.ndarray) -> NodeStats:
     updates, stale_sum, stale_max, held, held_for = counts[c.UPDATES : c.HISTOGRAM].tolist()
-    return NodeStats(updates, stale_sum, stale_max, counts[c.HISTOGRAM :].copy(), held, held_for)
+    return NodeStats(updates, stale_sum, stale_max, counts[c.HISTOGRAM : c.AWAITED].copy(), held, held_for)

@@ -28,7 +28,7 @@ def note_versions(t, stage, messages):
         for v in messages:
             t.live[v, c.SEEN + p] = version
         if n_kept:
-            t.awaited[node, version % n_kept] += len(messages)
+            t.nodes[node, c.AWAITED + version % n_kept] += len(messages)
 
 
 @inlined
@@ -60,7 +60,7 @@ def count_gradients(t, stage, messages, lines, due):
                 count_rows(t, node, age, alike)
                 age, alike = version - t.live[v, c.SEEN + p], np.int64(0)
             if n_kept:
-                t.awaited[node, t.live[v, c.SEEN + p] % n_kept] -= 1
+                t.nodes[node, c.AWAITED + t.live[v, c.SEEN + p] % n_kept] -= 1
             alike += rows
         count_rows(t, node, age, alike)
         if p + 1 < n_params and t.params[param + 1, c.NODE] == node:
@@ -68,7 +68,7 @@ def count_gradients(t, stage, messages, lines, due):
         count, stale = t.nodes[node, c.COUNT], t.nodes[node, c.STALENESS]
         if t.nodes[node, c.INTERVAL] < 0 or count < t.nodes[node, c.INTERVAL]:
             continue
-        if n_kept and t.awaited[node, (version + 1) % n_kept]:
+        if n_kept and t.nodes[node, c.AWAITED + (version + 1) % n_kept]:
             hold(t, node)
             continue
         release(t, node)

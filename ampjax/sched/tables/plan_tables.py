@@ -56,7 +56,6 @@ def make_tables(plan: Plan, settings: SchedulerSettings, arenas: Arenas) -> Tabl
         stages=_stages(plan, settings, arenas, starts),
         params=params,
         nodes=_nodes(plan, settings),
-        awaited=np.zeros((len(plan.graph.parameterised), max(settings.budgets.values(), default=-1) + 1), np.int32),
         lines=np.zeros((0, c.OWED + 1), np.int32),
         inputs=np.zeros((0, c.LENGTH + 1), np.int32),
         outputs=np.zeros((0, c.RANK + 1), np.int32),
@@ -119,7 +118,8 @@ def n_edge_types(stage: Stage) -> int:
 
 
 def _nodes(plan: Plan, settings: SchedulerSettings) -> np.ndarray:
-    nodes = np.zeros((len(plan.graph.parameterised), c.HISTOGRAM + c.N_BINS), np.int64)
+    most_kept = max(settings.budgets.values(), default=c.NO_BUDGET) + 1
+    nodes = np.zeros((len(plan.graph.parameterised), c.AWAITED + most_kept), np.int64)
     for number, node in enumerate(plan.graph.parameterised):
         nodes[number, c.INTERVAL] = c.NEVER if settings.flush_every is not None else settings.intervals.get(node, 1)
         nodes[number, c.BUDGET] = settings.budgets.get(node, c.NO_BUDGET)

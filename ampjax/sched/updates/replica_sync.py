@@ -29,11 +29,11 @@ class ReplicaGroups:
     Args:
       plan: The plan.
       sync: How they are kept together.
-      t: The tables. Of these `nodes`, `awaited` and `clock` stay the same arrays.
+      t: The tables. Of these `nodes` and `clock` stay the same arrays.
     """
 
     def __init__(self, plan: Plan, sync: ReplicaSync, t: Tables):
-        self._sync, self._nodes, self._awaited, self._clock = sync, t.nodes, t.awaited, t.clock
+        self._sync, self._nodes, self._clock = sync, t.nodes, t.clock
         self._numbers = {node: number for number, node in enumerate(plan.graph.parameterised)}
         self.groups: dict[str, list[str]] = {}
         for node in plan.graph.parameterised.values():
@@ -117,12 +117,8 @@ class ReplicaGroups:
         group, averages = self._groups[name], self._sync.rule == "every_k"
         if not group.triggered or not (averages or len(group.handed_in) == len(group.nodes)):
             return []
-        own = self._nodes[(lines := [self._numbers[node] for node in group.nodes])]
-        n_kept = own[:, c.BUDGET] + 1
-        bounded = [
-            (line, int(v + 1) % int(n)) for line, v, n in zip(lines, own[:, c.VERSION], n_kept, strict=True) if n
-        ]
-        group.is_late = any(self._awaited[place] for place in bounded)
+        lines = [self._numbers[node] for node in group.nodes]
+        group.is_late = any(map(self._makes_too_stale, lines))
         self._clock[c.N_PUT_OFF] = sum(each.is_late for each in self._groups.values())
         if group.is_late:
             return []
@@ -130,3 +126,9 @@ class ReplicaGroups:
         self._nodes[lines, c.VERSION] += 1
         group.since, group.handed_in, group.triggered = dict.fromkeys(group.nodes, 0), {}, False
         return [Average(name, group.nodes) if averages else Merge(name, group.nodes)]
+
+    def _makes_too_stale(self, line: int) -> bool:
+        """Whether another version of a node would make gradients in flight staler than its budget allows."""
+        node = self._nodes[line]
+        n_kept = int(node[c.BUDGET]) + 1
+        return bool(n_kept and node[c.AWAITED + (int(node[c.VERSION]) + 1) % n_kept])
