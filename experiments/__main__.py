@@ -82,6 +82,7 @@ COMMANDS: Mapping[str, Command] = {
     "bench start-up": Command("bench.start_up", "StartUpBench"),
     "bench memory": Command("bench.memory", "MemoryBench"),
     "bench table-nodes": Command("bench.table_nodes", "TableNodesBench"),
+    "bench budgets": Command("bench.budgets", "BudgetsBench"),
     "bench lifetimes": Command("bench.lifetimes", "LifetimesBench"),
     "bench workers": Command("bench.workers", "WorkersBench"),
     "bench hosts": Command("bench.hosts", "HostsBench"),

@@ -132,6 +132,16 @@ def delayed(
     return optax.with_extra_args_support(optax.partition(each, labels))
 
 
+def late(tx: optax.GradientTransformation, delay: int) -> optax.GradientTransformation:
+    """Gives the transform of a node whose gradients are applied some updates later: itself where they are not.
+
+    Args:
+      tx: An optax transform.
+      delay: Updates, as for `delayed`.
+    """
+    return delayed(tx, delay) if delay else tx
+
+
 def stage_delays(stages: Sequence[str]) -> dict[str, int]:
     """The delays of a pipeline's parts: `P - 1 - s` for stage `s` of `P`, so that the last has none (PipeDream; PipeMare, §2).
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import optax
 
 from ampjax.ir.graph import Graph
+from ampjax.optim.delayed import late
 from ampjax.optim.node_update import trainable
 
 
-def kept_bytes(graph: Graph, tx: optax.GradientTransformation | None = None) -> dict[str, int]:
+def kept_bytes(
+    graph: Graph, tx: optax.GradientTransformation | None = None, delays: Mapping[str, int] | None = None
+) -> dict[str, int]:
     """Bytes that each parameterised node keeps on its device for as long as it trains: with Adam four times its weights, of a table none.
 
     Activations come and go in arenas (`memory_limit`), and older versions of stashed weights only while somebody needs them: neither is
@@ -22,21 +25,22 @@ def kept_bytes(graph: Graph, tx: optax.GradientTransformation | None = None) -> 
     Args:
       graph: A closed graph.
       tx: The optax transform of nodes that have none of their own; by default `optax.adam(1e-3)`.
+      delays: Updates by which nodes apply their gradients later (`exact_staleness`): these are kept.
 
     Returns:
       Node name to bytes.
     """
     default = tx if tx is not None else optax.adam(1e-3)
-    known: dict[tuple[int, int], int] = {}  # replicas are alike
+    known: dict[tuple[int, int, int], int] = {}  # replicas are alike
     sizes = {}
     for name, node in graph.parameterised.items():
         if node.table is not None:
             sizes[name] = 0
             continue
-        init, own = node.op.body.init, node.options.tx or default
-        key = id(init), id(own)
+        init, own, delay = node.op.body.init, node.options.tx or default, (delays or {}).get(name, 0)
+        key = id(init), id(own), delay
         if key not in known:
-            known[key] = _bytes(init, own)
+            known[key] = _bytes(init, late(own, delay))
         sizes[name] = known[key]
     return sizes
 

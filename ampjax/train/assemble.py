@@ -12,6 +12,7 @@ from ampjax.engine.executor import Executor
 from ampjax.engine.parameters import NodeTraining
 from ampjax.errors import GraphError, SettingsError
 from ampjax.ir.graph import Graph
+from ampjax.optim.delayed import late
 from ampjax.plan.affinity import assign
 from ampjax.plan.device_packing import Memory
 from ampjax.plan.node_memory import kept_bytes
@@ -64,7 +65,7 @@ def scheduler_settings(graph: Graph, settings: Settings) -> SchedulerSettings:
       settings: The common settings.
 
     Raises:
-      SettingsError: If `max_staleness` names a node that has no parameters of its own.
+      SettingsError: If `max_staleness` or `exact_staleness` names a node that has no parameters of its own, or both do not go together.
     """
     s, nodes = settings, graph.parameterised
     return SchedulerSettings(
@@ -72,7 +73,7 @@ def scheduler_settings(graph: Graph, settings: Settings) -> SchedulerSettings:
         min_admission=min(s.min_admission, s.in_flight),
         max_dispatch_size=s.max_dispatch_size,
         intervals={n: node.options.min_update_interval or s.min_update_interval for n, node in nodes.items()},
-        budgets=budgets_of(graph, s.max_staleness),
+        budgets=_budgets_of(graph, s),
         stashed=tuple(n for n, node in nodes.items() if (node.options.weights or s.weights) == "stashed"),
         policy=find_policy(s.policy),
         flush_every=s.flush_every,
@@ -80,32 +81,61 @@ def scheduler_settings(graph: Graph, settings: Settings) -> SchedulerSettings:
     )
 
 
-def budgets_of(graph: Graph, max_staleness: int | Mapping[str, int] | None) -> dict[str, int]:
-    """Gives each node its budget.
+def delays_of(graph: Graph, settings: Settings) -> dict[str, int]:
+    """Gives each node its `exact_staleness`.
 
     Args:
       graph: A closed graph.
-      max_staleness: Versions for all nodes, or by node; None for no budget.
+      settings: The common settings.
 
     Returns:
-      Versions by node, of those that have a budget.
+      Updates by node, of those for which it is set.
+
+    Raises:
+      SettingsError: If a node is named that has no parameters of its own, or one's parameters are a table.
+    """
+    delays = _by_node(graph, "exact_staleness", settings.exact_staleness)
+    for name in delays:
+        if graph.parameterised[name].table is not None:
+            fix = "Name the nodes that are to have it, as in `exact_staleness={'linear': 2}`, or use `amp.nn.Embed`."
+            got = f"`{name}`, whose rows a table updates"
+            raise SettingsError("setting `exact_staleness`", "nodes with parameters on a device", got, fix)
+    return delays
+
+
+def _budgets_of(graph: Graph, settings: Settings) -> dict[str, int]:
+    """The budget of each node that has one. Where staleness is exact none may come by itself.
+
+    Raises:
+      SettingsError: As `scheduler_settings`.
+    """
+    budgets, delays = _by_node(graph, "max_staleness", settings.max_staleness), delays_of(graph, settings)
+    for name, k in delays.items():
+        if k > budgets.get(name, k):
+            what = f"at most `max_staleness`, {budgets[name]} for `{name}`"
+            raise SettingsError("setting `exact_staleness`", what, f"{k}", "Leave one of them out.")
+    return {**budgets, **dict.fromkeys(delays, 0)}
+
+
+def _by_node(graph: Graph, setting: str, value: int | Mapping[str, int] | None) -> dict[str, int]:
+    """A setting in versions, by node.
 
     Raises:
       SettingsError: If a node is named that has no parameters of its own.
     """
     nodes = graph.parameterised
-    if max_staleness is None:
+    if value is None:
         return {}
-    if not isinstance(max_staleness, Mapping):
-        return dict.fromkeys(nodes, max_staleness)
-    for name in max_staleness:
+    if not isinstance(value, Mapping):
+        return dict.fromkeys(nodes, value)
+    for name in value:
         if name not in nodes:
             node = graph.nodes.get(name)
             shares = None if node is None or node.params_name == name else node.params_name
             got = "no node of the graph" if node is None else "a node without parameters of its own"
             fix = f"Name `{shares}`, whose parameters it uses." if shares in nodes else "Name one of these."
-            raise SettingsError("setting `max_staleness`", f"names among {list(nodes)}", f"{name!r}, {got}", fix)
-    return dict(max_staleness)
+            raise SettingsError(f"setting `{setting}`", f"names among {list(nodes)}", f"{name!r}, {got}", fix)
+    return dict(value)
 
 
 def plan_for(
@@ -123,7 +153,7 @@ def plan_for(
       SettingsError: If a placement is wrong, or needs more memory than devices have.
     """
     s, limit = settings, settings.device_memory
-    memory = None if limit is None else Memory(limit, kept_bytes(graph, tx), device_of)
+    memory = None if limit is None else Memory(limit, kept_bytes(graph, tx, delays_of(graph, s)), device_of)
     return make_plan(graph, assign(graph, s.workers, s.affinity, s.seed, memory=memory), device_of, s.fuse)
 
 
@@ -135,9 +165,13 @@ def node_training(graph: Graph, settings: Settings, tx: optax.GradientTransforma
       settings: The common settings.
       tx: The optax transform of nodes without one of their own; None for `optax.adam(1e-3)`.
     """
-    default = tx if tx is not None else optax.adam(1e-3)
+    default, delays = tx if tx is not None else optax.adam(1e-3), delays_of(graph, settings)
     return {
-        name: NodeTraining(node.options.tx or default, node.options.gradient or settings.gradient, node.table)
+        name: NodeTraining(
+            late(node.options.tx or default, delays.get(name, 0)),
+            node.options.gradient or settings.gradient,
+            node.table,
+        )
         for name, node in graph.parameterised.items()
     }
 

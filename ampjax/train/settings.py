@@ -32,6 +32,8 @@ class Settings:
       max_staleness: How stale a gradient may be, in versions of its node, when it goes into an update (asynchronous mode): a node whose
         update would make gradients in flight staler holds it back, accumulates on, and no instance is admitted meanwhile. A number for all
         nodes, or for some by name. None: as stale as they come.
+      exact_staleness: How stale each gradient is when it is applied, exactly, in updates of its node, for all nodes or for some by name. Such a
+        node updates as with `max_staleness=0`, so its gradients come fresh, and are applied so many updates later (`ampjax.optim.delayed`).
       mode: `async`: nodes update themselves (AMPNet, figure 1c). `pipeline`: `max_active_keys` instances, then every node updates (figure
         1b). `sync`: one instance, then every node updates (figure 1a).
       workers: Number of workers; each has a device if there are enough, else they share.
@@ -63,6 +65,7 @@ class Settings:
     group_by_size: int = 1
     min_update_interval: int = 1
     max_staleness: int | Mapping[str, int] | None = None
+    exact_staleness: int | Mapping[str, int] | None = None
     mode: str = "async"
     workers: int = 1
     affinity: str | Mapping[str, int] | Callable[..., Mapping[str, int]] = "default"
@@ -92,7 +95,8 @@ class Settings:
         ):
             at_least(name, getattr(self, name), 1)
         at_least("seed", self.seed, 0)
-        _check_budgets(self.max_staleness)
+        _check_versions("max_staleness", self.max_staleness)
+        _check_versions("exact_staleness", self.exact_staleness)
         if self.memory_limit is not None:
             at_least("memory_limit", self.memory_limit, 1)
         if self.min_admission > self.max_active_keys:
@@ -165,19 +169,20 @@ def settings_from(options: Mapping[str, Any], base: Settings | None = None) -> S
     return replace(base if base is not None else Settings(), **named)
 
 
-def _check_budgets(max_staleness: Any) -> None:
-    """Checks the setting `max_staleness`.
+def _check_versions(setting: str, value: Any) -> None:
+    """Checks a setting in versions.
 
     Args:
-      max_staleness: What the user passed.
+      setting: Its name.
+      value: What the user passed.
 
     Raises:
       SettingsError: If it is neither None, nor versions, nor versions by node.
     """
-    if max_staleness is None:
+    if value is None:
         return
-    for k in max_staleness.values() if isinstance(max_staleness, Mapping) else [max_staleness]:
+    for k in value.values() if isinstance(value, Mapping) else [value]:
         if isinstance(k, bool) or not isinstance(k, int) or not 0 <= k <= MOST_STALENESS:
             expected = f"versions from 0 to {MOST_STALENESS}, or such a number for each of some nodes"
-            fix = "Pass an integer, as in `max_staleness=4` or `max_staleness={'embed': 4}`, or leave it out."
-            raise SettingsError("setting `max_staleness`", expected, f"{max_staleness!r:.80}", fix)
+            fix = f"Pass an integer, as in `{setting}=4` or `{setting}={{'embed': 4}}`, or leave it out."
+            raise SettingsError(f"setting `{setting}`", expected, f"{value!r:.80}", fix)

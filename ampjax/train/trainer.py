@@ -427,7 +427,8 @@ class Trainer:
 
     def __repr__(self) -> str:
         s = self.settings
-        budget = "" if s.max_staleness is None else f", max_staleness={s.max_staleness}"
+        limits = {name: getattr(s, name) for name in ("max_staleness", "exact_staleness")}
+        budget = "".join(f", {name}={value}" for name, value in limits.items() if value is not None)
         return f"Trainer({len(self.graph.nodes)} nodes, {len(self.plan.stages)} stages on {s.workers} worker(s), {s.mode}, max_active_keys={s.max_active_keys}, min_update_interval={s.min_update_interval}{budget})"
 
     def _repr_html_(self) -> str:

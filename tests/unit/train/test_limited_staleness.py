@@ -1,16 +1,21 @@
-"""The setting `max_staleness`: what is refused, and that all ways of training heed it."""
+"""The settings `max_staleness` and `exact_staleness`: what is refused, and that all ways of training heed them."""
 
 import functools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support import graphs, resumed
+from support.effort import examples
 
 import ampjax as amp
 from ampjax.drivers.cost import FlopsCost
 from ampjax.errors import ReplayError, SettingsError
+from ampjax.plan.node_memory import kept_bytes
 from ampjax.sched import columns as c
 from ampjax.sparse import Table
 
@@ -48,13 +53,15 @@ MISTAKES = {
 }
 
 
+@pytest.mark.parametrize("setting", ["max_staleness", "exact_staleness"])
 @pytest.mark.parametrize("value", MISTAKES.values(), ids=MISTAKES)
-def test_what_is_no_budget(value):
-    expected = r"setting `max_staleness`: expected versions from 0 to 65535, or .*\n?.*max_staleness=\{'embed': 4\}"
+def test_what_is_no_number_of_versions(setting, value):
+    expected = rf"setting `{setting}`: expected versions from 0 to 65535, or .*\n?.*{setting}=\{{'embed': 4\}}"
     with pytest.raises(SettingsError, match=expected):
-        amp.Settings(max_staleness=value)
+        amp.Settings(**{setting: value})
 
 
+@pytest.mark.parametrize("setting", ["max_staleness", "exact_staleness"])
 @pytest.mark.parametrize(
     ("name", "got", "fix"),
     [
@@ -64,21 +71,22 @@ def test_what_is_no_budget(value):
         ("twin", "a node without parameters of its own", "Name `f`, whose parameters it uses"),
     ],
 )
-def test_what_has_no_budget(name, got, fix):
+def test_what_has_no_parameters(setting, name, got, fix):
     with amp.Graph() as graph:
         first = amp.ppt("f", graphs.times, params=graphs.one())(amp.pump("x"))
         twin = amp.ppt("twin", graphs.times, params_of="f")(first)
         amp.loss("loss", graphs.square)(twin, amp.pump("label"))
-    expected = rf"setting `max_staleness`: expected names among \['f'\], got '{name}', {got}\.?\s*{fix}"
+    expected = rf"setting `{setting}`: expected names among \['f'\], got '{name}', {got}\.?\s*{fix}"
     with pytest.raises(SettingsError, match=expected):
-        amp.Trainer(graph, max_staleness={name: 1})
+        amp.Trainer(graph, **{setting: {name: 1}})
     with pytest.raises(SettingsError, match=expected):
-        amp.simulate(graph, graphs.chain_data(2), cost=FlopsCost, max_staleness={name: 1})
+        amp.simulate(graph, graphs.chain_data(2), cost=FlopsCost, **{setting: {name: 1}})
 
 
 def test_the_trainer_says_so():
     assert "max_staleness" not in repr(amp.Trainer(graphs.chain(2)))
     assert repr(amp.Trainer(graphs.chain(2), max_staleness=3)).endswith(", max_staleness=3)")
+    assert repr(amp.Trainer(graphs.chain(2), exact_staleness=3)).endswith(", exact_staleness=3)")
 
 
 def test_shared_parameters_have_one_budget():
@@ -96,6 +104,10 @@ def test_tables_have_budgets():
     data = [{"ids": np.int32(i % 5), "label": np.float32(i)} for i in range(20)]
     assert stalest(trained(graph, data))["rows"] >= 4
     assert stalest(trained(graph, data, max_staleness=1)) == {"rows": 1}
+    with pytest.raises(
+        SettingsError, match=r"exact_staleness`: expected nodes with .*, got `rows`, whose rows a table"
+    ):
+        amp.Trainer(graph, exact_staleness=1)
 
 
 def test_in_other_modes_a_budget_changes_nothing():
@@ -149,3 +161,60 @@ def test_an_interrupted_fit_makes_the_updates_that_were_held():
     assert trainer.fit(graphs.chain_data(25), **QUIET).interrupted
     assert not held.any() and not trainer.session.scheduler.tables.t.nodes[:, c.AWAITED :].any()
     assert not trainer.fit(graphs.chain_data(12), **QUIET).interrupted and max(stalest(trainer).values()) == 0
+
+
+# Exact staleness
+
+
+@functools.cache
+def noting():
+    """Gradient descent that also keeps the staleness of each update that it was told."""
+
+    def update(updates, state, params=None, *, staleness, **extra):
+        return jax.tree.map(lambda g: -RATE * g, updates), jnp.roll(state, -1).at[-1].set(staleness)
+
+    return optax.GradientTransformationExtraArgs(lambda params: jnp.full(200, -1.0), update)
+
+
+RATE = 1e-3
+
+
+@settings(max_examples=examples(18))
+@given(st.integers(0, 4), st.integers(1, 7), st.integers(1, 5), st.sampled_from(["async", "pipeline"]))
+def test_each_gradient_is_applied_so_many_updates_after_its_forward_pass(folder, k, interval, in_flight, mode):
+    """From the log of which instances each update is made of, all parameters that there ever were follow: those of a chain of one node, with pencil and paper."""
+    options = {"max_active_keys": in_flight, "min_update_interval": interval, "mode": mode}
+    trainer = amp.Trainer(graphs.chain(1), noting(), **{**OPTIONS, **options, "exact_staleness": k})
+    data = [{"x": np.float32(1 + i % 5 / 5), "label": np.float32(i % 3)} for i in range(30)]
+    trainer.fit(data, epochs=2, update_log=folder / "log", **QUIET)
+    weights = [float(graphs.one())]
+    gradients = []
+    for update in amp.read_update_log(folder / "log"):
+        own = [data[i] for i, n in zip(update.instance.tolist(), update.gradient_rows.tolist(), strict=True) if n]
+        gradients.append(np.mean([2 * (weights[-1] * each["x"] - each["label"]) * each["x"] for each in own]))
+        weights.append(weights[-1] - (RATE * gradients[-1 - k] if len(gradients) > k else 0))
+    np.testing.assert_allclose(trainer.params["f0"], weights[-1], rtol=1e-5)  # float32
+    inner = trainer.session.executor.store.opt_state["f0"]
+    told = np.asarray(inner.inner if k else inner)
+    # The first one waited while nothing changed, so it is not stale; those that follow have seen one change after another.
+    assert told[told >= 0].tolist() == [min(n, k) for n in range(max(0, len(gradients) - k))]
+
+
+def test_some_nodes_may_have_an_exact_staleness():
+    trainer = trained(graphs.chain(2), graphs.chain_data(30), exact_staleness={"f0": 2}, max_staleness=3)
+    assert stalest(trainer) == {"f0": 0, "f1": 3}, "as gradients come, before they wait"
+    with pytest.raises(SettingsError, match="exact_staleness`: expected at most `max_staleness`, 1 for `f0`, got 2"):
+        amp.Trainer(graphs.chain(2), exact_staleness={"f0": 2}, max_staleness=1)
+
+
+def test_gradients_that_wait_count_where_device_memory_is_short():
+    sizes = [kept_bytes(graphs.chain(1), optax.sgd(0.1), {"f0": k})["f0"] for k in (0, 1, 3)]
+    assert sizes[2] - sizes[1] == 2 * (4 + 4 + 4), "a gradient, its version and its staleness each"
+    assert sizes[0] < sizes[1]
+    with pytest.raises(SettingsError, match="device_memory"):
+        amp.Trainer(graphs.chain(1), optax.sgd(0.1), device_memory=sizes[1], exact_staleness=9)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("logs")
