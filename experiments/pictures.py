@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from ampjax.models.rnn import list_reduction_rnn
 from ampjax.models.tree_lstm import Cells, tree_lstm
 from ampjax.viz.gantt import gantts
 from ampjax.viz.graphs.graph_picture import draw
+from ampjax.viz.lineage import lineage
 from ampjax.viz.staleness_histogram import staleness
 from ampjax.viz.worker_usage import time_spent
 from experiments.common import start_up
@@ -41,6 +43,7 @@ def main(folder: Path = Path("docs/pictures")) -> None:
     schedules(folder / "schedules.png")
     graph_after_a_run(folder / "graph.svg")
     looks(folder / "time_spent.png", folder / "staleness.png")
+    updates_of_a_run(folder / "lineage.png")
 
 
 def schedules(path: Path) -> None:
@@ -99,6 +102,21 @@ def looks(usage: Path, stale: Path, n: int = 400) -> None:
     )
     time_spent(trace, usage)
     staleness(trace, stale)
+
+
+def updates_of_a_run(path: Path, n: int = 400) -> None:
+    """Which sequences the last updates of a layer are made of, and which versions they saw: list reduction in virtual time.
+
+    Args:
+      path: The file.
+      n: Sequences.
+    """
+    data = list_reduction.Sequences(list_reduction.generate(n, seed=0), hidden=32)
+    settings: Mapping[str, Any] = {"max_active_keys": 16, "min_update_interval": 16, "max_dispatch_size": 4}
+    trainer = amp.Trainer(list_reduction_rnn(hidden=32), optax.adam(3e-3), cost=amp.FlopsCost, **settings)
+    with TemporaryDirectory() as folder:
+        trainer.fit(data, progress=False, update_log=Path(folder) / "updates")
+        lineage(amp.read_update_log(Path(folder) / "updates"), "linear1", path, most=20)
 
 
 if __name__ == "__main__":

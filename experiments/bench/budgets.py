@@ -88,14 +88,15 @@ def _measure(graph: amp.Graph, data: Any, options: BudgetsBench) -> list[dict[st
     budgets = [None, *options.budgets]
     trainers = [amp.Trainer(graph, optax.adam(1e-3), max_staleness=k, compile_ahead=True, **settings) for k in budgets]
     seconds: list[list[float]] = [[] for _ in trainers]
+    losses = [0.0 for _ in trainers]
     for epoch in range(1 + options.epochs):
-        for own, trainer in zip(seconds, trainers, strict=True):
+        for n, trainer in enumerate(trainers):
             start = perf_counter()
-            trainer.fit(data, progress=False)
+            losses[n] = trainer.fit(data, progress=False)[-1].train["loss"]
             if epoch:
-                own.append(perf_counter() - start)
+                seconds[n].append(perf_counter() - start)
     found = []
-    for k, own, trainer in zip(budgets, seconds, trainers, strict=True):
+    for k, own, trainer, loss in zip(budgets, seconds, trainers, losses, strict=True):
         stats = trainer.statistics
         counted = max(stats.nodes.values(), key=lambda node: node.staleness_sum, default=None)
         stalest = counted if counted is not None and counted.staleness_sum else next(iter(stats.nodes.values()))
@@ -109,13 +110,14 @@ def _measure(graph: amp.Graph, data: Any, options: BudgetsBench) -> list[dict[st
                 "rows_an_update": stalest.gradients / max(stalest.updates, 1),
                 "held": stalest.held_updates / max(stalest.updates, 1),
                 "closed": stats.closed_for / stats.dispatches,
+                "loss": loss,
             }
         )
     return found
 
 
 def _show(model: str, rows: list[dict[str, Any]], console: Console) -> None:
-    columns = "of none", "mean", "most", "rows an\nupdate", "updates\nheld", "admission\nheld"
+    columns = "of none", "mean", "most", "rows an\nupdate", "updates\nheld", "admission\nheld", "loss"
     table = compact("max\nstaleness", "instances/s", *columns, title=model)
     for row in rows:
         k = "none" if row["max_staleness"] is None else str(row["max_staleness"])
@@ -125,6 +127,6 @@ def _show(model: str, rows: list[dict[str, Any]], console: Console) -> None:
             f"{row['staleness_mean']:.2f}",
             str(row["staleness_max"]),
         )
-        shares = f"{row['held']:.0%}", f"{row['closed']:.0%}"
+        shares = f"{row['held']:.0%}", f"{row['closed']:.0%}", f"{row['loss']:.3f}"
         table.add_row(k, *numbers, f"{row['rows_an_update']:.0f}", *shares)
     console.print(table)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.pictures import WAYS, graph_after_a_run, looks, schedules
+from experiments.pictures import WAYS, graph_after_a_run, looks, schedules, updates_of_a_run
 
 pytestmark = pytest.mark.slow
 
@@ -24,3 +24,8 @@ def test_looks_at_a_run(tmp_path):
     looks(tmp_path / "usage.svg", tmp_path / "staleness.svg", n=20)
     assert "starved" in (tmp_path / "usage.svg").read_text(encoding="utf-8")
     assert "staleness" in (tmp_path / "staleness.svg").read_text(encoding="utf-8")
+
+
+def test_updates_of_a_run(tmp_path):
+    updates_of_a_run(tmp_path / "lineage.svg", n=20)
+    assert "linear1: " in (tmp_path / "lineage.svg").read_text(encoding="utf-8")
