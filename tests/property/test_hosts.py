@@ -33,11 +33,11 @@ import ampjax as amp
 SPACES = 4
 
 RUNS = {
-    "perceptron in copies": {"replica_sync": ("every_k", 2)},
+    "perceptron in copies": {"replica_sync": ("every_k", 2), "max_staleness": 1},
     "sequences in replicas": {"replica_sync": ("message", 2), "max_dispatch_size": 4},
-    "trees": {"weights": "stashed"},
+    "trees": {"weights": "stashed", "exact_staleness": 1},
     "questions": {"mode": "sync"},
-    "pondering": {},
+    "pondering": {"max_staleness": 0},
 }
 """Models, and settings that each is run with."""
 

@@ -89,10 +89,10 @@ class ReplicaGroups:
         return [Average(name, group.nodes) for name, group in self._groups.items()]
 
     def forget_handed_in(self) -> None:
-        """Lets replicas begin their next mean anew: what they have handed in for it is no longer there."""
+        """Lets replicas begin their next mean anew: what they have handed in for it is no longer there. Nothing may be in flight."""
         for group in self._groups.values():
             group.handed_in, group.triggered, group.is_late = {}, False, False
-        self._clock[c.N_PUT_OFF] = 0
+        self._clock[[c.N_PUT_OFF, c.CLOSED]] = 0
 
     def state(self) -> dict[str, dict[str, int]]:
         """Gives what another must know to go on.
