@@ -166,8 +166,10 @@ def _budgets(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
                 yield _broken(f"node `{name}`", f"messages at most {budgets[node]} versions old", f"{ages.max()}")
             if budgets[node] >= 0:
                 np.add.at(awaited[node], t.live[own, c.SEEN + p] % (budgets[node] + 1), 1)
-    if not np.array_equal(awaited, counted):
-        yield _broken("staleness budgets", f"messages that owe gradients: {awaited}", f"{counted}")
+    for node in np.flatnonzero((awaited != counted).any(axis=1)).tolist():
+        name = list(s.plan.graph.parameterised)[node]
+        expected = f"messages that owe gradients, of `{name}`, by version: {awaited[node].tolist()}"
+        yield _broken("staleness budgets", expected, f"{counted[node].tolist()}")
 
 
 def _is_between(found: InFlight) -> np.ndarray:

@@ -14,7 +14,19 @@ from hypothesis import strategies as st
 from ampjax.errors import DataError, SettingsError
 from ampjax.numerics.guard import FLAG
 from experiments.__main__ import COMMANDS
-from experiments.bench import common, engine, growth, lifetimes, memory, start_up, tracing, wire, workers, workload
+from experiments.bench import (
+    budgets,
+    common,
+    engine,
+    growth,
+    lifetimes,
+    memory,
+    start_up,
+    tracing,
+    wire,
+    workers,
+    workload,
+)
 from experiments.bench.program import Entry
 from experiments.bench.workload import Workload
 from experiments.bench.workloads import ListReductionBench, MnistBench, Qm9Bench, SentimentBench
@@ -93,6 +105,19 @@ def test_the_engine_bench_fills_its_dispatches(tmp_path: Path) -> None:
     assert row["mean_dispatch"] == 4
     assert json.loads((tmp_path / "engine.jsonl").read_text()) == row
     assert min(row["control_us"], row["engine_us"], row["kernels_us"]) > 0
+
+
+def test_budgets_are_kept_where_their_cost_is_measured(tmp_path: Path) -> None:
+    options = {"budgets": (0, 2), "instances": 12, "hidden": 4, "max_dispatch_size": 4, "min_update_interval": 4}
+    rows = budgets.main(budgets.BudgetsBench(**options, epochs=1, json=tmp_path / "budgets.jsonl"))
+    assert [json.loads(line) for line in (tmp_path / "budgets.jsonl").read_text().splitlines()] == rows
+    assert [(row["model"], row["max_staleness"]) for row in rows] == [
+        (model, k) for model in ("list reduction", "trees") for k in (None, 0, 2)
+    ]
+    assert all(row["staleness_max"] <= row["max_staleness"] for row in rows if row["max_staleness"] is not None)
+    assert min(row["per_s"] for row in rows) > 0
+    with pytest.raises(SettingsError, match="--epochs"):
+        budgets.main(budgets.BudgetsBench(epochs=0))
 
 
 @pytest.mark.parametrize("kind", [c.type for c in COMMANDS.values() if c.module == "bench.workloads"])

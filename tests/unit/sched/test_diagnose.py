@@ -54,8 +54,9 @@ def half_way(n_dispatches=9):
     """Trees of which some messages wait, some are in queues, one dispatch is under way, and some are owed gradients."""
     graph, data = model("trees")
     plan = make_plan(graph, assign(graph, 1))
+    intervals, budgets = dict.fromkeys(graph.parameterised, 1000), dict.fromkeys(graph.parameterised, 1)
     settings = SchedulerSettings(
-        intervals=dict.fromkeys(graph.parameterised, 1000), max_active_keys=4, max_dispatch_size=4, history=7
+        intervals=intervals, budgets=budgets, max_active_keys=4, max_dispatch_size=4, history=7
     )
     side = Scheduled(plan, settings, data)
     admit(side, np.arange(4))
@@ -109,6 +110,15 @@ def spoil_interval(t):
     t.nodes[0, c.COUNT] = 1000
 
 
+def spoil_budget(t):
+    """Nobody notes that updates were made meanwhile."""
+    t.nodes[t.nodes[:, c.AWAITED] > 0, c.VERSION] += 3
+
+
+def spoil_awaited(t):
+    t.nodes[0, c.AWAITED + 1] += 1
+
+
 SPOILT = {
     spoil_queue: r"\w+ queue of `.*`: expected messages, rows, all of this stage, workers: \((\d+), \d+, True, \[0\]\), got \(\1, \d+, True, \[0\]\)\.",
     spoil_list: r"\w+ queue of `.*`: expected messages, rows, all of this stage, workers: \(2, 2, True, \[0\]\), got \((?!2)\d+, (?!2)\d+, True, \[0\]\)\.",
@@ -119,6 +129,8 @@ SPOILT = {
     spoil_slots: r"arena \d: expected each of \d+ slots free or one row's, got \d+ different ones, \d+ in all\.",
     spoil_throttle: r"throttle: expected \(4, 0\) training and inference instances in flight, at most 4 of each, got \(5, 0\)\.",
     spoil_interval: r"node `.*`: expected fewer than 1000 gradient rows, its interval, got 1000\.",
+    spoil_budget: r"node `.*`: expected messages at most 1 versions old, got 3\.",
+    spoil_awaited: r"staleness budgets: expected messages that owe gradients, of `.*`, by version: \[\d+, 0\], got \[\d+, 1\]\.",
 }
 
 
