@@ -68,7 +68,7 @@ def test_a_fit_with_snapshots_goes_on_with_the_same_bits_when_a_host_dies_or_han
     options = {"mode": "pipeline", "max_active_keys": 4, "arena_rows": 256, "workers": 2}
     options["affinity"] = {name: int(name != "linear1") for name in amp.Trainer(graph, **options).plan.worker_of}
     here = amp.Trainer(graph, optax.adam(0.01), devices=jax.devices()[:1] * 2, **options)
-    history = here.fit(data, epochs=4, progress=False)
+    history = here.fit(data, epochs=4, progress=False, update_log=tmp_path / "here")
     there = amp.Trainer(graph, optax.adam(0.01), hosts=2, snapshot=tmp_path / "snapshots", **options)
     first = [state.process for state in there.hosts]
 
@@ -76,10 +76,11 @@ def test_a_fit_with_snapshots_goes_on_with_the_same_bits_when_a_host_dies_or_han
         if epoch.epoch == 2 and trainer.hosts[1].process == first[1]:
             os.kill(first[1], sign)
 
-    again = there.fit(data, epochs=4, progress=False, callbacks=[lose_a_host])
+    again = there.fit(data, epochs=4, progress=False, callbacks=[lose_a_host], update_log=tmp_path / "there")
     assert_same(there.params, here.params)
     assert [e.train for e in again.epochs] == [e.train for e in history.epochs]
     assert len(again.resumed) == 1 and again.resumed[0]["epoch"] in (2, 3)
+    assert (tmp_path / "there").read_text() == (tmp_path / "here").read_text(), "no update twice, and none left out"
     assert not any(map(is_there, first)) and [state.state for state in there.hosts] == ["running"] * 2
     there.close()
 
