@@ -18,12 +18,22 @@ PACKAGES = [
 BLOCK = re.compile(r"^( *)```(python|text)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(DOCS).as_posix())
+IN_EVERY_RUN = "index.md", "guides/by_hand.md", "guides/sparse_tables.md"
+"""One for each way to write a model; the programs of the others call what unit tests call, so they are left to the full run."""
+
+
+def page(path):
+    """The parameter of a page's test."""
+    name = path.relative_to(DOCS).as_posix()
+    return pytest.param(path, id=name, marks=[] if name in IN_EVERY_RUN else pytest.mark.full)
+
+
+@pytest.mark.parametrize("path", [page(path) for path in PAGES])
 def test_programs_of_a_page(path):
     """The page's programs run from top to bottom in one namespace; a text behind a program is what it prints."""
     names, printed = {"__name__": "page"}, ""
-    page = path.read_text(encoding="utf-8")
-    for indent, kind, block in BLOCK.findall(page):
+    text = path.read_text(encoding="utf-8")
+    for indent, kind, block in BLOCK.findall(text):
         block = "".join(line.removeprefix(indent) for line in block.splitlines(keepends=True))
         if kind == "text":
             flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -31,7 +41,7 @@ def test_programs_of_a_page(path):
                 f"printed:\n{printed}\nthe page:\n{block}"
             )
             continue
-        line = page[: page.index(block.splitlines()[0])].count("\n")
+        line = text[: text.index(block.splitlines()[0])].count("\n")
         with contextlib.redirect_stdout(io.StringIO()) as out:
             exec(compile("\n" * line + block, str(path), "exec"), names)
         printed = out.getvalue()

@@ -58,7 +58,7 @@ def direct_loss(params, data, sizes=SIZES):
     return total, taken
 
 
-@pytest.mark.parametrize(("workers", "replicas"), [(1, 1), (2, 2)])
+@pytest.mark.parametrize(("workers", "replicas"), [(1, 1), pytest.param(2, 2, marks=pytest.mark.full)])
 def test_gradients_are_those_of_a_direct_implementation(workers, replicas):
     """Replicas start equal, and their gradients add up to those of one."""
     rng = np.random.default_rng(0)

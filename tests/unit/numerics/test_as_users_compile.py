@@ -9,8 +9,8 @@ import pytest
 from support.effort import QUICK, QUICK_FLAGS
 
 TESTS = Path(__file__).parents[2]
-FILES = "unit/numerics/test_check.py", "unit/numerics/test_guard.py", "unit/models/test_cells.py"
-"""The check, the guard, and every layer and cell against its formula in NumPy: all are marked `full`."""
+FILES = "unit/numerics/test_check.py", "unit/numerics/test_guard.py"
+"""The check and the guard: both are marked `full`."""
 
 
 @pytest.mark.slow
