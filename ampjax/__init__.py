@@ -43,6 +43,7 @@ from ampjax.ir.instances import InstanceList, Instances, Messages, Subset, Topol
 from ampjax.ir.state import State
 from ampjax.numerics.check import check_numerics
 from ampjax.sched.decisions.policy import backward_first, balanced, largest, one_forward_one_backward, wavefront
+from ampjax.simulation.cluster_cost import ClusterCost, LinkTimes
 from ampjax.simulation.profile_cost import HostedCost, ProfileCost
 from ampjax.simulation.simulate import profile, simulate
 from ampjax.testing.verify import verify
@@ -54,6 +55,7 @@ from ampjax.train.snapshots.snapshot_settings import Snapshots
 from ampjax.train.trainer import Trainer
 
 __all__ = [
+    "ClusterCost",
     "Compiled",
     "Edges",
     "FlopsCost",
@@ -62,6 +64,7 @@ __all__ = [
     "Hosts",
     "InstanceList",
     "Instances",
+    "LinkTimes",
     "Messages",
     "ProfileCost",
     "Ragged",

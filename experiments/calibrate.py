@@ -1,4 +1,4 @@
-"""Whether the simulator tells the truth about this machine: predicted against measured throughput, calibrated in the same run."""
+"""Whether the simulator tells the truth about this machine, and about hosts on it: predicted against measured throughput, calibrated in the same run."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from ampjax.models.tree_lstm import Cells, tree_lstm
 from ampjax.simulation.profile_cost import HostedCost
 from ampjax.utils.text_tables import compact
 from experiments.common import require_positive, sample
+from experiments.link_times import describe, measure_link_times
 from experiments.records import append
 
 
@@ -39,6 +40,7 @@ class CalibrateOptions:
     Args:
       models: What is trained.
       workers: Numbers of workers, each with a CPU device.
+      hosts: Numbers of hosts, processes with a worker each, to be compared beside these. What it costs that launches and rows travel is measured first, on other models.
       passes: Measured passes; one more before them is not counted. Medians are told.
       n: Instances of a pass.
       cores: Cores of this machine that host and devices share; by default what they are worth when all of them work, measured in each pass
@@ -48,6 +50,7 @@ class CalibrateOptions:
 
     models: tuple[Literal["buckets", "sequences", "perceptron", "trees"], ...] = ("buckets", "perceptron", "trees")
     workers: tuple[int, ...] = (1, 2)
+    hosts: tuple[int, ...] = ()
     passes: int = 5
     n: int = 200
     cores: float | None = None
@@ -56,15 +59,16 @@ class CalibrateOptions:
     @property
     def devices(self) -> int:
         """CPU devices to be made."""
-        return max(self.workers)
+        return max((*self.workers, *self.hosts))
 
 
 @dataclass(frozen=True)
 class Row:
-    """A model on some workers: instances per second, medians, and the median of the ratios of the passes."""
+    """A model on some workers, in this process or on as many hosts: instances per second, medians, and the median of the ratios of the passes."""
 
     model: str
     workers: int
+    on_hosts: bool
     predicted_per_s: float
     measured_per_s: float
     ratio: float
@@ -85,26 +89,30 @@ def main(options: CalibrateOptions, console: Console | None = None) -> list[Row]
     Raises:
       SettingsError: If an option is not above 0.
     """
-    sizes = {"workers": min(options.workers, default=0), "passes": options.passes, "n": options.n}
+    least = min((*options.workers, *options.hosts), default=0)
+    sizes = {"workers": least, "passes": options.passes, "n": options.n}
     require_positive("See the defaults.", **sizes, cores=1 if options.cores is None else options.cores)
-    rows = []
+    console, rows, link = console or Console(highlight=False), [], None
+    if options.hosts:
+        link = measure_link_times()
+        console.print(f"what travelling costs: {describe(link)}")
     table = compact("model", "workers", "predicted/s", "measured/s", "predicted /\nmeasured")
     for name in options.models:
-        for workers in options.workers:
-            row = compare(options, name, workers)
+        for workers, of_hosts in [(n, None) for n in options.workers] + [(n, link) for n in options.hosts]:
+            row = compare(options, name, workers, of_hosts)
             rows.append(row)
             rates = f"{row.predicted_per_s:,.0f}", f"{row.measured_per_s:,.0f}", f"{row.ratio:.2f}"
-            table.add_row(name, str(workers), *rates)
+            table.add_row(name, f"{workers} on hosts" if row.on_hosts else str(workers), *rates)
             append(options.json, [{"experiment": "calibrate", **asdict(row)}])
-    (console or Console(highlight=False)).print(table)
+    console.print(table)
     return rows
 
 
-def compare(options: CalibrateOptions, name: str, workers: int) -> Row:
-    """Passes of profile, training and prediction in turn."""
+def compare(options: CalibrateOptions, name: str, workers: int, link: amp.LinkTimes | None = None) -> Row:
+    """Passes of profile, training and prediction in turn; on hosts where it is said what travelling costs."""
     subject = SUBJECTS[name](options.n)
     tx, settings = optax.sgd(1e-3), {**subject.settings, "workers": workers}
-    trainer = amp.Trainer(subject.graph, tx, **settings)
+    trainer = amp.Trainer(subject.graph, tx, hosts=workers if link else None, **settings)
     trainer.warm_up(subject.data, progress=False)
     predicted, measured = [], []
     for n in range(options.passes + 1):
@@ -112,13 +120,16 @@ def compare(options: CalibrateOptions, name: str, workers: int) -> Row:
         history = trainer.fit(subject.data, epochs=1, progress=False)
         cores = options.cores or cores_at_once(jax.devices()[:workers])
         cost = partial(HostedCost, profile=times, cores=cores)
+        if link is not None:
+            cost = partial(amp.ClusterCost, profile=times, cores=cores, link=link)
         run = amp.simulate(subject.graph, subject.data, cost=cost, tx=tx, **settings)
         if n:
             measured.append(history[0].train_per_s)
             predicted.append(run.per_s)
+    trainer.close()
     ratios = [p / m for p, m in zip(predicted, measured, strict=True)]
     medians = (statistics.median(values) for values in (predicted, measured, ratios))
-    return Row(name, workers, *medians)
+    return Row(name, workers, link is not None, *medians)
 
 
 def cores_at_once(devices: Sequence[Any]) -> float:

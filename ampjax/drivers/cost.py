@@ -16,7 +16,7 @@ from ampjax.errors import SettingsError
 from ampjax.ir.nodes import Node
 from ampjax.ir.payload_nodes import Compute, init_shapes
 from ampjax.plan.planner import Plan
-from ampjax.plan.stages import HOST, Stage
+from ampjax.plan.stages import Stage
 from ampjax.sched.columns import OF_INPUT, OF_OUTPUT, Rates
 from ampjax.sched.decisions.dispatch import BACKWARD, DIRECTIONS, FORWARD, INFER, Dispatch
 from ampjax.sched.decisions.parameter_changes import Update
@@ -95,7 +95,7 @@ class FlopsCost:
         """The same as a table, from which compiled loops get the same times to the nanosecond."""
         queues, terms, columns = list[tuple[float, ...]](), list[tuple[float, float]](), edge_columns(self.plan)
         for stage in self.plan.stages:
-            row_bytes = self._row_bytes(stage)
+            row_bytes = stage.crossing_bytes
             fixed = self.other_ns + (0 if row_bytes is None else self.latency_ns)
             for direction in DIRECTIONS[:3]:
                 own = self._terms(stage, self._work(stage, direction), columns)
@@ -153,16 +153,10 @@ class FlopsCost:
         return {name: max(self._layer(user)[1] for user in users) for name, users in self.plan.graph.users.items()}
 
     def _transfer(self, dispatch: Dispatch) -> int:
-        row_bytes = None if dispatch.stage < 0 else self._row_bytes(self.plan.stages[dispatch.stage])
+        row_bytes = None if dispatch.stage < 0 else self.plan.stages[dispatch.stage].crossing_bytes
         if row_bytes is None:
             return 0
         return self.latency_ns + _whole_ns(dispatch.n_rows * row_bytes / self.bytes_per_s)
-
-    def _row_bytes(self, stage: Stage) -> int | None:
-        """Bytes of a row that a stage transfers between workers; None if it does not."""
-        if not stage.kind.is_transfer or stage.ports[0].space == HOST:
-            return None
-        return math.prod(stage.ports[0].type.shape) * stage.ports[0].type.dtype.itemsize
 
 
 @dataclass(frozen=True)

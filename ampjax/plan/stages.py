@@ -7,6 +7,7 @@ A *route* says what happens to a wire's messages until the next stages: the chai
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 
@@ -132,6 +133,13 @@ class Stage:
                 else f"feed {self.wires[0].name}→{self.worker}"
             )
         return "+".join(node.name for node in self.nodes)
+
+    @functools.cached_property
+    def crossing_bytes(self) -> int | None:
+        """Bytes of a row that it moves from one memory space to another; None if it is no transfer, or moves what was pumped."""
+        if not self.kind.is_transfer or self.ports[0].space == HOST:
+            return None
+        return math.prod(self.ports[0].type.shape) * self.ports[0].type.dtype.itemsize
 
     @property
     def spaces(self) -> tuple[int, ...]:

@@ -1,13 +1,16 @@
 """Runs on machines that are not here: cost models, measured profiles, shared cores. `amp.simulate` and `amp.profile` use them."""
 
 from ampjax.drivers.cost import FlopsCost, Stragglers
+from ampjax.simulation.cluster_cost import ClusterCost, LinkTimes
 from ampjax.simulation.profile import Profile
 from ampjax.simulation.profile_cost import HostedCost, ProfileCost
 from ampjax.simulation.simulate import Simulation
 
 __all__ = [
+    "ClusterCost",
     "FlopsCost",
     "HostedCost",
+    "LinkTimes",
     "Profile",
     "ProfileCost",
     "Simulation",

@@ -1,4 +1,4 @@
-"""The asyncio driver in virtual time: one host thread that decides, issues ahead of its devices, and shares the machine's cores with them.
+"""The asyncio driver in virtual time: one thread that decides, issues ahead of its devices (or hosts), and shares the machine's cores with them.
 
 On the paper's machine every worker decides for itself, which takes no time. On this machine a Python thread decides for all workers, in the
 order in which the asyncio driver's tasks take turns. Messages travel on when a dispatch has been issued, and devices work through their
@@ -12,6 +12,7 @@ from collections import deque
 from ampjax.drivers.asyncio_driver import FENCE_EVERY
 from ampjax.drivers.run import Loop
 from ampjax.sched.decisions.dispatch import Dispatch
+from ampjax.simulation.cluster_cost import ClusterCost
 from ampjax.simulation.profile_cost import HostedCost
 from ampjax.simulation.shared_cores import Cores
 
@@ -25,7 +26,7 @@ class HostedDriver:
       run_ahead: Dispatches that a worker may have issued before its device has done them, about.
     """
 
-    def __init__(self, loop: Loop, cost: HostedCost, run_ahead: int = 64):
+    def __init__(self, loop: Loop, cost: HostedCost | ClusterCost, run_ahead: int = 64):
         self._loop, self._cost, self._run_ahead = loop, cost, max(run_ahead, 2 * FENCE_EVERY)
         self._spaces = loop.scheduler.plan.spaces
         self._cores = Cores(max(self._spaces) + 1, cost.cores)
@@ -71,4 +72,9 @@ class HostedDriver:
         device, source = self._spaces[dispatch.worker], -1
         if dispatch.stage >= 0 and (stage := self._loop.scheduler.plan.stages[dispatch.stage]).kind.is_transfer:
             source = stage.ports[0].space
-        self._cores.issue(device, self._cost.device_ns(dispatch), None if source in (device, -1) else source)
+        if source in (device, -1):
+            self._cores.issue(device, self._cost.device_ns(dispatch))
+            return
+        if (before := self._cost.source_ns(dispatch)) > 0:
+            self._cores.issue(source, before)
+        self._cores.issue(device, self._cost.device_ns(dispatch), source)

@@ -54,13 +54,24 @@ class HostedCost:
 
     def host_ns(self, dispatch: Dispatch) -> float:
         """Nanoseconds that a dispatch keeps the host busy."""
-        return _sum(self.plan, dispatch, self.profile, "issue") + sum(
-            self.profile.ns(key, rows, "control") for key, rows in _run_by(self.plan, dispatch)
-        )
+        return self.issue_ns(dispatch) + self.control_ns(dispatch)
+
+    def issue_ns(self, dispatch: Dispatch) -> float:
+        """Nanoseconds that the calls of its kernels take of a thread."""
+        return _sum(self.plan, dispatch, self.profile, "issue")
+
+    def control_ns(self, dispatch: Dispatch) -> float:
+        """Nanoseconds that the scheduler needs to decide on it."""
+        return sum(self.profile.ns(key, rows, "control") for key, rows in _run_by(self.plan, dispatch))
 
     def device_ns(self, dispatch: Dispatch) -> float:
         """Nanoseconds that its worker's device needs for it, once it has been issued."""
         return _sum(self.plan, dispatch, self.profile, "kernels")
+
+    def source_ns(self, dispatch: Dispatch) -> float:
+        """Nanoseconds that a transfer needs of the device from which its rows come: none, since it is a kernel of the other one."""
+        del dispatch
+        return 0.0
 
 
 def _sum(plan: Plan, dispatch: Dispatch, profile: Profile, part: str) -> float:

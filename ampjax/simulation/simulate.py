@@ -25,6 +25,7 @@ from ampjax.plan.row_seeds import RowSeeds
 from ampjax.sched.decisions.dispatch import FORWARD
 from ampjax.sched.diagnose.statistics import Statistics
 from ampjax.sched.scheduler import Scheduler
+from ampjax.simulation.cluster_cost import ClusterCost
 from ampjax.simulation.hosted_driver import HostedDriver
 from ampjax.simulation.profile import (
     Measured,
@@ -84,7 +85,7 @@ def simulate(
     graph: Graph,
     data: Instances | Sequence[Any],
     *,
-    cost: Callable[[Plan], Cost | HostedCost] = FlopsCost,
+    cost: Callable[[Plan], Cost | HostedCost | ClusterCost] = FlopsCost,
     numerics: bool = False,
     tx: optax.GradientTransformation | None = None,
     params: Mapping[str, Any] | None = None,
@@ -99,15 +100,15 @@ def simulate(
       data: The instances, taken in order.
       cost: Makes the cost model from the plan: for example `functools.partial(FlopsCost, flops=1e12, latency_ns=500)`. By default
         the paper's hypothetical device of 10^12 operations a second. A `HostedCost` is a machine like this one, whose one host thread
-        decides and issues for all workers.
+        decides and issues for all workers; a `ClusterCost` is several of them, whose driver decides for all.
       numerics: Whether the kernels run too, so that metrics and parameters come out; else only control flows.
       tx: The optax transform of every parameterised node that has none of its own; by default `optax.adam(1e-3)`. Without numerics it
         only counts for `device_memory`.
       params: With numerics: parameters by node name; nodes that are left out are initialised from the seed.
       train: False runs inference: for the losses, or where there are none for the sinks.
-      trace: Filled with where each worker's time goes; not with a `HostedCost`.
+      trace: Filled with where each worker's time goes; not with a `HostedCost` or a `ClusterCost`.
       **options: The settings of the run, as for `Trainer`: see `Settings`. `memory_limit` means nothing here, `run_ahead` only with a
-        `HostedCost`.
+        `HostedCost` or a `ClusterCost`.
 
     Returns:
       Time, throughput, counts.
@@ -198,13 +199,13 @@ def profile(
     return medians(tables)
 
 
-def _driver(loop: Loop, cost: Cost | HostedCost, trace: Trace | None, s: Settings) -> VirtualDriver | HostedDriver:
-    if not isinstance(cost, HostedCost):
+def _driver(
+    loop: Loop, cost: Cost | HostedCost | ClusterCost, trace: Trace | None, s: Settings
+) -> VirtualDriver | HostedDriver:
+    if not isinstance(cost, HostedCost | ClusterCost):
         return VirtualDriver(loop, cost, trace)
     if trace is not None:
-        raise SettingsError(
-            "simulate, `trace`", "none with a `HostedCost`", "a trace", "Trace a real run: this machine is at hand."
-        )
+        raise SettingsError("simulate, `trace`", f"none with a `{type(cost).__name__}`", "a trace", "Trace a real run.")
     return HostedDriver(loop, cost, s.run_ahead)
 
 

@@ -19,7 +19,7 @@ PUBLIC = {
         phi  isu  relabel  bcast  route_by  replicate
         flatmap  repeat  group  ungroup  distribute  collect  reduce
         Trainer  Settings  Snapshots  Hosts  Trace  read_update_log  replay  verify  check_numerics  simulate  profile
-        FlopsCost  ProfileCost  HostedCost  Stragglers
+        FlopsCost  ProfileCost  HostedCost  ClusterCost  LinkTimes  Stragglers
         balanced  backward_first  largest  wavefront  one_forward_one_backward
     """,
     "ampjax.parallel": """
@@ -38,7 +38,7 @@ PUBLIC = {
         delayed  RandomDelay  stage_delays  anneal_by_staleness  damp_by_staleness  bounded_staleness  compensate_delay
         predict_weights  trained_params  compensate_spikes  scale_by_discounted_nadam  scale_by_rotated_adam
     """,
-    "ampjax.simulation": "FlopsCost  Stragglers  Profile  ProfileCost  HostedCost  Simulation",
+    "ampjax.simulation": "FlopsCost  Stragglers  Profile  ProfileCost  HostedCost  ClusterCost  LinkTimes  Simulation",
     "ampjax.viz": """
         draw  to_svg  gantt  gantts  time_spent  queues  staleness  lineage  to_perfetto  zoomable
         curves  convergence  front  Point  partition_search  new_figure

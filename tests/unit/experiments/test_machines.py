@@ -1,6 +1,7 @@
 """Machines that nobody owns, at tiny sizes: figures, scaling, calibration, table 3, the simulator's own speed."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from experiments.bench import simulate as bench
 from experiments.calibrate import CalibrateOptions
 from experiments.figure1 import Figure1Options
 from experiments.figure5a import Figure5aOptions
+from experiments.link_times import measure_link_times
 from experiments.scaling import ScalingOptions
 from experiments.table3 import Table3Options
 
@@ -74,6 +76,15 @@ def test_calibration_compares_prediction_and_measurement(tmp_path: Path) -> None
     assert options.devices == 1
     assert row.ratio == pytest.approx(row.predicted_per_s / row.measured_per_s)
     assert json.loads((tmp_path / "c").read_text())["workers"] == 1
+
+
+@pytest.mark.full
+def test_calibration_on_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrate, "measure_link_times", partial(measure_link_times, 20, 1))
+    options = CalibrateOptions(models=("buckets",), workers=(), hosts=(2,), passes=1, n=12, json=tmp_path / "c")
+    (row,) = calibrate.main(options)
+    assert options.devices == 2 and row.on_hosts
+    assert row.predicted_per_s > 0 and row.measured_per_s > 0
 
 
 @pytest.mark.long

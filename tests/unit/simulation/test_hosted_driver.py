@@ -14,11 +14,14 @@ from ampjax.drivers.run import Loop
 from ampjax.errors import DeadlockError, SettingsError
 from ampjax.ir.instances import InstanceList
 from ampjax.plan.passes import Pass
+from ampjax.simulation.cluster_cost import ClusterCost, LinkTimes
 from ampjax.simulation.hosted_driver import HostedDriver
 from ampjax.simulation.profile import Profile
 from ampjax.simulation.profile_cost import HostedCost
 from ampjax.simulation.shared_cores import Cores
 from ampjax.trace.trace import Trace
+from ampjax.train.assemble import plan_for
+from ampjax.train.settings import settings_from
 
 MANY = 100.0
 
@@ -120,6 +123,55 @@ def test_a_fast_host_keeps_both_devices_busy_if_they_have_a_core_each():
     assert one.seconds == pytest.approx(one.stats.dispatches * 1000e-9, rel=0.02)
     assert two.seconds < 0.8 * shared.seconds
     assert shared.seconds == pytest.approx(shared.stats.dispatches * 1001e-9, rel=0.02)
+
+
+def on_hosts(link, host_ns=100, device_ns=1000, workers=2, cores=MANY):
+    return amp.simulate(
+        graphs.chain(2),
+        graphs.chain_data(40),
+        cost=lambda plan: ClusterCost(plan, profile(host_ns, device_ns), cores, link),
+        workers=workers,
+        max_dispatch_size=1,
+        max_active_keys=8,
+        min_update_interval=1 << 30,
+    )
+
+
+FREE = LinkTimes(0, 0, 0, 0)
+
+
+def test_a_host_issues_and_computes_by_itself():
+    """So a slow issue, which holds up all devices of one machine, is shared by the hosts."""
+    here, there = simulated(1000, 1, 2), on_hosts(FREE, 1000, 1)
+    assert there.seconds < 0.7 * here.seconds
+    alone = on_hosts(FREE, 1000, 1, workers=1)
+    assert alone.seconds == pytest.approx(alone.stats.dispatches * 1001e-9, rel=0.02)
+
+
+def test_a_slow_driver_sets_the_pace_of_all_hosts():
+    slow = on_hosts(LinkTimes(50_000, 0, 0, 0))
+    assert slow.seconds == pytest.approx(slow.stats.dispatches * 50_000e-9, rel=0.05)
+
+
+def test_rows_that_cross_take_time_at_both_ends():
+    """A chain of two on two hosts: 40 instances cross forth and back, 3 floats each."""
+    wide = on_hosts(LinkTimes(0, 0, 10_000, 1_000), cores=1)
+    free = on_hosts(FREE, cores=1)
+    kernels = 40 * 2 * (1000e-9)  # what copying would take in one process
+    bytes_of_a_row = next(stage.crossing_bytes for stage in _plan().stages if stage.crossing_bytes)
+    crossings = 40 * 2 * 2 * (10_000 + 1_000 * bytes_of_a_row) * 1e-9
+    assert wide.seconds - free.seconds == pytest.approx(crossings - kernels, rel=0.02)
+
+
+def _plan():
+    settings = settings_from({"workers": 2})
+    return plan_for(graphs.chain(2), settings, None, range(2))
+
+
+@pytest.mark.parametrize("wrong", [-1.0, float("nan"), float("inf")])
+def test_times_of_a_link_that_are_none(wrong):
+    with pytest.raises(SettingsError, match="LinkTimes: expected numbers of nanoseconds of at least 0"):
+        LinkTimes(byte_ns=wrong)
 
 
 @pytest.mark.parametrize("spaces", [(0,), (0, 1)])

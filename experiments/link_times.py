@@ -1,0 +1,124 @@
+"""Measures what it costs that launches and rows travel between processes of this machine, for simulations of several hosts.
+
+Two small perceptrons are trained in this process and on two hosts: in two copies, whose launches travel and whose rows do not; and cut in two, with narrow
+and with wide rows that cross. What processors spend more on hosts is what travelling costs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+import ampjax as amp
+from ampjax.data import mnist
+from ampjax.models.mlp import mlp
+from experiments.bench.hosts import spent_s
+
+NARROW, WIDE, ROWS = 16, 1024, 64
+"""Floats of a row that crosses, and rows of a message."""
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Nanoseconds of processors for a dispatch: of this process, and of all hosts together; and dispatches an instance."""
+
+    driver_ns: float
+    hosts_ns: float
+    dispatches: float
+
+
+def measure_link_times(instances: int = 300, passes: int = 3) -> amp.LinkTimes:
+    """Measures this machine; on Linux, which tells what processes spend.
+
+    Args:
+      instances: Instances of a pass.
+      passes: Passes of each, in turn; the least that was spent counts.
+    """
+    copies, narrow, wide = (_task(*which, instances) for which in ((NARROW, True), (NARROW, False), (WIDE, False)))
+    here = {
+        name: _spent(task, False, passes) for name, task in (("copies", copies), ("narrow", narrow), ("wide", wide))
+    }
+    there = {
+        name: _spent(task, True, passes) for name, task in (("copies", copies), ("narrow", narrow), ("wide", wide))
+    }
+    control = _control_ns(copies)
+    driver = max(0.0, there["copies"].driver_ns - control)
+    host = max(0.0, there["copies"].hosts_ns - (here["copies"].driver_ns - control))
+    crossings = {
+        name: max(
+            0.0, (_of_all(there[name]) - _of_all(here[name]) - driver - host) * there[name].dispatches / CROSSINGS
+        )
+        for name in ("narrow", "wide")
+    }
+    n_bytes = {name: 4 * ROWS * width for name, width in (("narrow", NARROW), ("wide", WIDE))}
+    byte = max(0.0, (crossings["wide"] - crossings["narrow"]) / (n_bytes["wide"] - n_bytes["narrow"]))
+    message = max(0.0, crossings["narrow"] - byte * n_bytes["narrow"])
+    return amp.LinkTimes(driver, host, message / 2, byte / 2)  # each crossing has two ends
+
+
+CROSSINGS = 2
+"""Of an instance through a perceptron that is cut in two: forth and back."""
+
+
+@dataclass(frozen=True)
+class _Task:
+    graph: amp.Graph
+    data: Any
+    settings: Mapping[str, Any]
+
+
+def _task(width: int, in_copies: bool, instances: int) -> _Task:
+    data = mnist.Batches(mnist.synthetic(ROWS * instances, ROWS)[0], ROWS)
+    graph = mlp((784, width, 10), ROWS, **({"copies": 2} if in_copies else {}))
+    settings: dict[str, Any] = {
+        "max_active_keys": 8,
+        "max_dispatch_size": 1,
+        "min_update_interval": 1 << 30,
+        "workers": 2,
+    }
+    if not in_copies:
+        settings["affinity"] = {"linear1": 0, "relu1": 0, "linear2": 1, "xent": 1}
+    return _Task(graph, data, settings)
+
+
+def _spent(task: _Task, on_hosts: bool, passes: int) -> Spent:
+    places: dict[str, Any] = {"hosts": 2} if on_hosts else {"devices": jax.devices()[:1] * 2}
+    trainer = amp.Trainer(task.graph, optax.sgd(1e-3), **places, **task.settings)
+    processes = [os.getpid(), *(host.process for host in trainer.hosts)]
+    trainer.fit(task.data, epochs=2, progress=False)
+    found = []
+    for _ in range(passes):
+        before = [spent_s(process) for process in processes]
+        (epoch,) = trainer.fit(task.data, epochs=1, progress=False).epochs
+        spent = [1e9 * (spent_s(p) - s) / epoch.dispatches for p, s in zip(processes, before, strict=True)]
+        found.append(Spent(spent[0], sum(spent[1:]), epoch.dispatches / len(task.data)))
+    trainer.close()
+    return min(found, key=_of_all)
+
+
+def _of_all(spent: Spent) -> float:
+    return spent.driver_ns + spent.hosts_ns
+
+
+def _control_ns(task: _Task) -> float:
+    """What control takes for a dispatch, the mean."""
+    times = amp.profile(
+        task.graph, amp.Subset(task.data, np.arange(min(50, len(task.data)))), passes=1, **task.settings
+    )
+    return float(np.mean([ns for sizes in times.control.values() for ns in sizes.values()]))
+
+
+def describe(link: amp.LinkTimes) -> str:
+    """The times, in words for the screen."""
+    parts: Sequence[str] = (
+        f"driver {link.launch_driver_ns / 1e3:.0f} us a launch",
+        f"host {link.launch_host_ns / 1e3:.0f} us a launch",
+        f"{link.message_ns / 1e3:.0f} us and {link.byte_ns:.2f} ns a byte at each end of a message",
+    )
+    return "; ".join(parts)
