@@ -1,23 +1,23 @@
 """Measures what it costs that launches and rows travel between processes of this machine, for simulations of several hosts.
 
-Two small perceptrons are trained in this process and on two hosts: in two copies, whose launches travel and whose rows do not; and cut in two, with narrow
+A small perceptron is trained in this process and on two hosts: in two copies, whose launches travel and whose rows do not; and cut in two, with narrow
 and with wide rows that cross. What processors spend more on hosts is what travelling costs.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
 import ampjax as amp
-from ampjax.data import mnist
-from ampjax.models.mlp import mlp
+from ampjax.ir.instances import InstanceList
 from experiments.bench.hosts import spent_s
 
 NARROW, WIDE, ROWS = 16, 1024, 64
@@ -33,7 +33,7 @@ class Spent:
     dispatches: float
 
 
-def measure_link_times(instances: int = 300, passes: int = 3) -> amp.LinkTimes:
+def measure_link_times(instances: int = 2000, passes: int = 3) -> amp.LinkTimes:
     """Measures this machine; on Linux, which tells what processes spend.
 
     Args:
@@ -47,9 +47,9 @@ def measure_link_times(instances: int = 300, passes: int = 3) -> amp.LinkTimes:
     there = {
         name: _spent(task, True, passes) for name, task in (("copies", copies), ("narrow", narrow), ("wide", wide))
     }
-    control = _control_ns(copies)
-    driver = max(0.0, there["copies"].driver_ns - control)
-    host = max(0.0, there["copies"].hosts_ns - (here["copies"].driver_ns - control))
+    compute = _compute_ns(copies) / here["copies"].dispatches
+    driver = max(0.0, there["copies"].driver_ns - (here["copies"].driver_ns - compute))
+    host = max(0.0, there["copies"].hosts_ns - compute)
     crossings = {
         name: max(
             0.0, (_of_all(there[name]) - _of_all(here[name]) - driver - host) * there[name].dispatches / CROSSINGS
@@ -74,8 +74,18 @@ class _Task:
 
 
 def _task(width: int, in_copies: bool, instances: int) -> _Task:
-    data = mnist.Batches(mnist.synthetic(ROWS * instances, ROWS)[0], ROWS)
-    graph = mlp((784, width, 10), ROWS, **({"copies": 2} if in_copies else {}))
+    def network(x: Any) -> None:
+        h = amp.ppt("first", lambda p, x: jnp.tanh(x @ p), params=_weights(NARROW, width))(x)
+        y = amp.ppt("second", lambda p, h: h @ p, params=_weights(width, NARROW))(h)
+        amp.loss("square", lambda y: jnp.square(y).mean())(y)
+
+    with amp.Graph() as graph:
+        x = amp.pump("x", (ROWS, NARROW))
+        if in_copies:
+            amp.replicate(network, 2)(x)
+        else:
+            network(x)
+    rows = np.random.default_rng(0).normal(size=(instances, ROWS, NARROW)).astype(np.float32)
     settings: dict[str, Any] = {
         "max_active_keys": 8,
         "max_dispatch_size": 1,
@@ -83,8 +93,12 @@ def _task(width: int, in_copies: bool, instances: int) -> _Task:
         "workers": 2,
     }
     if not in_copies:
-        settings["affinity"] = {"linear1": 0, "relu1": 0, "linear2": 1, "xent": 1}
-    return _Task(graph, data, settings)
+        settings["affinity"] = {"first": 0, "second": 1, "square": 1}
+    return _Task(graph, InstanceList([{"x": row} for row in rows]), settings)
+
+
+def _weights(rows: int, columns: int) -> Callable[[jax.Array], jax.Array]:
+    return lambda key: jax.random.normal(key, (rows, columns)) / rows**0.5
 
 
 def _spent(task: _Task, on_hosts: bool, passes: int) -> Spent:
@@ -106,12 +120,11 @@ def _of_all(spent: Spent) -> float:
     return spent.driver_ns + spent.hosts_ns
 
 
-def _control_ns(task: _Task) -> float:
-    """What control takes for a dispatch, the mean."""
-    times = amp.profile(
-        task.graph, amp.Subset(task.data, np.arange(min(50, len(task.data)))), passes=1, **task.settings
-    )
-    return float(np.mean([ns for sizes in times.control.values() for ns in sizes.values()]))
+def _compute_ns(task: _Task) -> float:
+    """What kernels, and the calls of them, take for an instance that goes through one of two equal copies."""
+    times = amp.profile(task.graph, task.data, passes=1, tx=optax.sgd(1e-3), **task.settings)
+    parts = (times.issue, times.kernels)
+    return sum(ns for part in parts for sizes in part.values() for ns in sizes.values()) / 2
 
 
 def describe(link: amp.LinkTimes) -> str:

@@ -136,8 +136,13 @@ class Stage:
 
     @functools.cached_property
     def crossing_bytes(self) -> int | None:
-        """Bytes of a row that it moves from one memory space to another; None if it is no transfer, or moves what was pumped."""
-        if not self.kind.is_transfer or self.ports[0].space == HOST:
+        """Bytes of a row that it moves from one device's memory to another's; None if it is no such transfer."""
+        return None if self.kind.is_transfer and self.ports[0].space == HOST else self.moved_bytes
+
+    @functools.cached_property
+    def moved_bytes(self) -> int | None:
+        """Bytes of a row that a transfer moves, from a device or from the host, where it was pumped; None if it is no transfer."""
+        if not self.kind.is_transfer:
             return None
         return math.prod(self.ports[0].type.shape) * self.ports[0].type.dtype.itemsize
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ampjax.errors import SettingsError
 from ampjax.plan.planner import Plan
-from ampjax.sched.decisions.dispatch import Dispatch
+from ampjax.sched.decisions.dispatch import BACKWARD, Dispatch
 from ampjax.simulation.profile import Profile
 from ampjax.simulation.profile_cost import HostedCost
 
@@ -22,7 +22,7 @@ class LinkTimes:
       launch_driver_ns: Nanoseconds of the driver to write a launch into a batch, to send it, and to hear that it is done.
       launch_host_ns: Nanoseconds of a host to read it.
       message_ns: Nanoseconds of either host for a message with rows that cross.
-      byte_ns: Nanoseconds of either host for each byte of them.
+      byte_ns: Nanoseconds of either end for each byte of them, and of pumped payloads.
 
     Raises:
       SettingsError: If one is negative or not finite.
@@ -68,19 +68,31 @@ class ClusterCost:
     link: LinkTimes = LinkTimes()
 
     def host_ns(self, dispatch: Dispatch) -> float:
-        """Nanoseconds that a dispatch keeps the driver busy."""
-        return self._here.control_ns(dispatch) + self.link.launch_driver_ns
+        """Nanoseconds that a dispatch keeps the driver busy, from which pumped payloads come."""
+        return (
+            self._here.control_ns(dispatch)
+            + self.link.launch_driver_ns
+            + self._pumped_bytes(dispatch) * self.link.byte_ns
+        )
 
     def device_ns(self, dispatch: Dispatch) -> float:
         """Nanoseconds that the host of its worker needs for it."""
         here = self._here
         crossing = self.source_ns(dispatch)
-        return self.link.launch_host_ns + here.issue_ns(dispatch) + (crossing or here.device_ns(dispatch))
+        received = self.link.launch_host_ns + self._pumped_bytes(dispatch) * self.link.byte_ns
+        return received + here.issue_ns(dispatch) + (crossing or here.device_ns(dispatch))
 
     def source_ns(self, dispatch: Dispatch) -> float:
         """Nanoseconds that a transfer needs of the host from which its rows come; 0 for any other dispatch."""
         n_bytes = None if dispatch.stage < 0 else self.plan.stages[dispatch.stage].crossing_bytes
         return 0.0 if n_bytes is None else self.link.crossing_ns(dispatch.n_rows * n_bytes)
+
+    def _pumped_bytes(self, dispatch: Dispatch) -> int:
+        """Bytes of the pumped payloads that a dispatch moves on their way forth."""
+        if dispatch.stage < 0 or dispatch.direction == BACKWARD:
+            return 0
+        stage = self.plan.stages[dispatch.stage]
+        return 0 if stage.crossing_bytes is not None else dispatch.n_rows * (stage.moved_bytes or 0)
 
     @property
     def _here(self) -> HostedCost:
