@@ -175,28 +175,72 @@ def profile(
     plan = plan_for(graph, s, tx, range(s.workers))
     scheduler, executor = Scheduler(plan, scheduler_settings(graph, s), s.check), _executor(plan, s, tx, None)
 
-    def measured(measure: Measure, updates_in_kernels: bool, purpose: str = "train") -> Measured:
-        source = Source(scheduler, Pass(instances, np.arange(len(instances)), purpose, seeds=RowSeeds(s.seed)))
-        tables = measure(Loop(scheduler, executor, [source]), executor, updates_in_kernels)
-        executor.abandon()
-        return tables
+    tables = training_times(scheduler, executor, instances, passes, s.seed)
+    only_seen = {f"{FORWARD} {stage.name}" for stage in plan.stages if not stage.trains and not stage.kind.is_sink}
 
     def predicted(measure: Measure) -> Measured:
         """The stages that only predictions run; all others have the times of training."""
-        tables = measured(measure, False, "sinks")
-        return {part: {key: t for key, t in times.items() if key in only_seen} for part, times in tables.items()}
+        found = _measured(scheduler, executor, instances, measure, False, s.seed, "sinks")
+        return {part: {key: t for key, t in times.items() if key in only_seen} for part, times in found.items()}
 
-    only_seen = {f"{FORWARD} {stage.name}" for stage in plan.stages if not stage.trains and not stage.kind.is_sink}
+    if only_seen:
+        predicted(measure_host)
+        tables += [predicted(measure) for _ in range(passes) for measure in (measure_devices, measure_host)]
+    return medians(tables)
+
+
+def training_times(
+    scheduler: Scheduler,
+    executor: Executor,
+    instances: Instances,
+    passes: int,
+    seed: int = 0,
+    go_on: Callable[[], object] = lambda: None,
+) -> list[Measured]:
+    """Measures a training run's kernels, and the host for each, with a scheduler and an executor that are there.
+
+    The executor's parameters are trained on rows that may belong to other instances, so they are of no use afterwards.
+
+    Args:
+      scheduler: Decides; nothing is in flight.
+      executor: Computes.
+      instances: What is trained on, in order.
+      passes: How often it is measured, after the passes that compile.
+      seed: Of random bodies.
+      go_on: Called between two passes; what it raises ends the measurement.
+
+    Returns:
+      For `medians`: the times of each pass.
+
+    Raises:
+      DeadlockError: If nothing can move.
+    """
+
+    def measured(measure: Measure, updates_in_kernels: bool) -> Measured:
+        go_on()
+        return _measured(scheduler, executor, instances, measure, updates_in_kernels, seed)
 
     # Once each to compile everything, and to see whether there are updates that kernels can make.
     measured(measure_host, False)
     in_kernels = (False, True) if has_updates_in_kernels(measured(measure_host, True)) else (False,)
     both = (measure_devices, measure_host)
-    tables = [measured(measure, inside) for _ in range(passes) for measure in both for inside in in_kernels]
-    if only_seen:
-        predicted(measure_host)
-        tables += [predicted(measure) for _ in range(passes) for measure in both]
-    return medians(tables)
+    return [measured(measure, inside) for _ in range(passes) for measure in both for inside in in_kernels]
+
+
+def _measured(
+    scheduler: Scheduler,
+    executor: Executor,
+    instances: Instances,
+    measure: Measure,
+    updates_in_kernels: bool,
+    seed: int,
+    purpose: str = "train",
+) -> Measured:
+    """One measured pass."""
+    source = Source(scheduler, Pass(instances, np.arange(len(instances)), purpose, seeds=RowSeeds(seed)))
+    tables = measure(Loop(scheduler, executor, [source]), executor, updates_in_kernels)
+    executor.abandon()
+    return tables
 
 
 def _driver(
