@@ -84,7 +84,8 @@ class Predictor:
     budget: Budget
     per_instance: float = 1.0
     reporter: Reporter = SILENT
-    _profiles: dict[Any, Profile] = field(default_factory=dict)
+    _compiled: set[str] = field(default_factory=set)
+    _profiles: dict[str, Profile] = field(default_factory=dict)
 
     def prepare(self, choices: Sequence[Candidate]) -> Prepared:
         """Compiles what some choices with the same `plan_key` need.
@@ -96,15 +97,27 @@ class Predictor:
           OutOfTime: If the budget ends before.
           SettingsError, MessageError: As `Trainer` and `Trainer.fit`.
         """
-        graph = self.graphs.of(choices[0].knobs)
-        largest = _largest(choices)
-        sized = Trainer(graph, self.tx, cost=self.cost, settings=largest).session
-        train, valid = sized.train_and_valid(self.train, self.valid)
-        blocking(sized.preparation.prepare(train, valid, SILENT, warm=False))
-        rows = max(sized.scheduler.settings.capacities.values(), default=2)
-        trainer = Trainer(graph, self.tx, cost=self.cost, settings=replace(largest, arena_rows=rows))
+        sized = self._sized(choices)
+        train, valid = sized.session.train_and_valid(self.train, self.valid)
+        blocking(sized.session.preparation.prepare(train, valid, SILENT, warm=False))
+        rows = max(sized.session.scheduler.settings.capacities.values(), default=2)
+        settings = replace(sized.settings, arena_rows=rows)
+        trainer = Trainer(sized.graph, self.tx, cost=self.cost, settings=settings)
         blocking(self.budget.within(single_passes.warm_up(trainer.session, train, valid, self.reporter)))
-        return Prepared(graph, rows, trainer)
+        self._compiled.add(_stages_of(trainer))
+        return Prepared(sized.graph, rows, trainer)
+
+    def is_compiled(self, choices: Sequence[Candidate]) -> bool:
+        """Whether others with the same stages were prepared, so that these share their kernels and their profile.
+
+        Args:
+          choices: Choices with the same `plan_key`.
+        """
+        return _stages_of(self._sized(choices)) in self._compiled
+
+    def _sized(self, choices: Sequence[Candidate]) -> Trainer:
+        """A trainer of the largest of some choices, for which nothing is compiled."""
+        return Trainer(self.graphs.of(choices[0].knobs), self.tx, cost=self.cost, settings=_largest(choices))
 
     def simulate(self, choice: Candidate, prepared: Prepared, cost: MakeCost) -> Candidate:
         """The choice with what a simulated pass tells of it.
@@ -154,10 +167,8 @@ class Predictor:
         if self.cost is not None:
             return self.cost
         trainer = prepared.keeper
-        session, executor = trainer.session, trainer.session.executor
+        session, executor, key = trainer.session, trainer.session.executor, _stages_of(trainer)
         assert isinstance(executor, Executor)
-        shapes = jax.tree.map(np.shape, dict(executor.store.params))
-        key = repr([(stage.name, stage.arenas, trainer.plan.spaces) for stage in trainer.plan.stages]) + repr(shapes)
         if key not in self._profiles:
             settings, sizes = session.scheduler.settings, [c.settings.get("max_dispatch_size", 64) for c in choices]
             n = min(len(self.train), max(PROFILED, min(2 * settings.max_active_keys, 2 * SIMULATED)))
@@ -174,6 +185,12 @@ def cores_here() -> float:
     if jax.default_backend() != "cpu":
         return float(len(jax.devices()) + 1)
     return float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
+def _stages_of(trainer: Trainer) -> str:
+    """What two trainers share whose kernels are the same: stages, arenas, workers and the shapes of parameters."""
+    stages = [(stage.name, stage.arenas, stage.worker) for stage in trainer.plan.stages]
+    return repr((stages, trainer.plan.spaces, jax.tree.map(np.shape, dict(trainer.session.executor.store.params))))
 
 
 def _largest(choices: Sequence[Candidate]) -> Settings:

@@ -40,8 +40,8 @@ FIRST_TRIALS = 6
 LATER_TRIALS = 2
 """Trials that begin with the contest, and that may enter it after each round."""
 
-PREPARING, SIMULATING = 0.4, 0.5
-"""Shares of the budget: after the first no other plan is prepared, after the second no other choice is simulated."""
+PREPARING, SIMULATING = 0.4, 0.1
+"""Shares of the budget: when the first is spent no other plan is compiled, and a plan's choices are simulated as long as the second lasts."""
 
 PIECES = 40
 """About how many pieces all trials together consist of, at least: with fewer, none could be stopped early."""
@@ -184,16 +184,18 @@ class Search:
         longest, done = 0.0, []
         for key, group in groupby(self.choices, key=lambda c: c.plan_key):
             choices = list(group)
-            if self.prepared and self.budget.spent_s + longest > PREPARING * self.budget.seconds:
+            too_late = self.prepared and self.budget.spent_s + longest > PREPARING * self.budget.seconds
+            if too_late and not self.predictor.is_compiled(choices):
                 done += choices
                 continue
             began = self.budget.spent_s
             prepared = self.prepared[key] = self.predictor.prepare(choices)
             cost = self.predictor.cost_of(prepared, choices)
             longest = max(longest, self.budget.spent_s - began)
+            until_s = self.budget.spent_s + SIMULATING * self.budget.seconds
             for i in self.rng.permutation(len(choices)):
                 self.budget.check()
-                if self.budget.spent_s < SIMULATING * self.budget.seconds or not any(c.simulated for c in choices):
+                if self.budget.spent_s < until_s:
                     choices[i] = self.predictor.simulate(choices[i], prepared, cost)
             done += choices
         simulated = [i for i, c in enumerate(done) if c.simulated is not None]
