@@ -137,7 +137,10 @@ MODELS: Mapping[str, Model] = {
     "wikiner": Model(wikiner, wikiner.WikinerOptions(), 0.9, {**IN_FLIGHT, "max_dispatch_size": (256, 2048)}),
     "babi15": Model(babi15, babi15.Babi15Options(), 0.98, IN_FLIGHT),
     "permutation": Model(
-        permutation, permutation.PermutationOptions(), 0.9, {"max_active_keys": (64, 512, 4096), "max_dispatch_size": (512, 4096)}
+        permutation,
+        permutation.PermutationOptions(),
+        0.9,
+        {"max_active_keys": (64, 512, 4096), "max_dispatch_size": (512, 4096)},
     ),
 }
 
@@ -150,7 +153,9 @@ def main(options: TuneOptions, console: Console | None = None) -> Tuned:
       DataError: If a file is missing or damaged.
     """
     console = console or Console(highlight=False)
-    require_positive("The defaults are 60 and 3.", budget=options.budget, repeats=options.repeats, workers=options.workers)
+    require_positive(
+        "The defaults are 60 and 3.", budget=options.budget, repeats=options.repeats, workers=options.workers
+    )
     work = _work(options)
     folder = options.out or Path("runs") / f"tune-{options.name}"
     tuned = amp.tune(

@@ -93,7 +93,9 @@ class Candidate:
 
     def record(self) -> dict[str, Any]:
         """The choice as a dictionary of plain values, for JSON."""
-        simulated = {f"simulated_{name}": value for name, value in vars(self.simulated).items()} if self.simulated else {}
+        simulated = (
+            {f"simulated_{name}": value for name, value in vars(self.simulated).items()} if self.simulated else {}
+        )
         tried = {f"tried_{name}": value for name, value in vars(self.tried).items()} if self.tried else {}
         if self.tried is not None:
             tried["tried_per_s"] = self.tried.per_s
@@ -107,4 +109,6 @@ def shown(value: Any) -> str:
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values as JSON can hold them."""
-    return {name: value if isinstance(value, bool | int | float | str) else shown(value) for name, value in values.items()}
+    return {
+        name: value if isinstance(value, bool | int | float | str) else shown(value) for name, value in values.items()
+    }

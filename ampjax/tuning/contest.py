@@ -18,7 +18,9 @@ ROUNDS = 4
 """Rounds that share the budget equally; more follow where all ends sooner."""
 
 
-def contest(trials: list[Trial], admit: Admit, budget: Budget, progress: Callable[[], object] = lambda: None) -> list[Trial]:
+def contest(
+    trials: list[Trial], admit: Admit, budget: Budget, progress: Callable[[], object] = lambda: None
+) -> list[Trial]:
     """Runs trials until one has won or the budget is spent.
 
     Args:

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 from ampjax.tuning.candidate import Candidate
 from ampjax.tuning.tuned import Tuned
@@ -40,9 +41,11 @@ def draw_front(tuned: Tuned, path: str | Path | None = None) -> Figure:
         if choices:
             xs, ys = zip(*map(_place, choices), strict=True)
             axes.plot(xs, ys, marker, color=colour, markersize=size, linestyle="none", label=label)
-    axes.set(xlabel="training examples per second, simulated", ylabel="mean staleness in updates, simulated", xscale="log")
+    axes.set(xlabel="training examples per second, simulated", ylabel="mean staleness in updates, simulated")
     axes.set_yscale("symlog", linthresh=1.0)
     axes.set_ylim(bottom=-0.05)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     save(figure, path)
@@ -64,7 +67,10 @@ def draw_epochs(tuned: Tuned, path: str | Path | None = None) -> Figure:
     """
     n_train = round(tuned.n_train * tuned.per_instance)
     measured = [c for c in tuned.candidates if c.tried is not None and 0 < c.tried.per_s < math.inf]
-    points = {name: [_point(c, n_train) for c in measured if (c is tuned.best) == best] for name, best in (("chosen", True), ("tried", False))}
+    points = {
+        name: [_point(c, n_train) for c in measured if (c is tuned.best) == best]
+        for name, best in (("chosen", True), ("tried", False))
+    }
     return front({name: some for name, some in points.items() if some}, n_train, path)
 
 

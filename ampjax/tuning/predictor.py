@@ -18,6 +18,7 @@ import optax
 
 from ampjax.drivers.cost import Cost
 from ampjax.engine.executor import Executor
+from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Instances, Subset
 from ampjax.plan.planner import Plan
@@ -126,11 +127,19 @@ class Predictor:
           choice: The choice.
           prepared: What it shares with others.
           cost: Makes the cost model.
+
+        Raises:
+          SettingsError: If training takes no time on that machine.
         """
         settings = Settings(**choice.settings)
         n = min(len(self.train), max(SIMULATED, 4 * settings.in_flight))
         some = Subset(self.train, np.random.default_rng(settings.seed).permutation(len(self.train))[:n])
         run = simulate(prepared.graph, some, cost=cost, tx=self.tx, **choice.settings)
+        if not run.seconds:
+            fix = "Give the machine a latency, or fewer operations per second."
+            raise SettingsError(
+                "tune, `cost`", "a machine on which training takes time", "one where it takes none", fix
+            )
         nodes = max(1, len(run.stats.nodes))
         figures = Figures(run.per_s * self.per_instance, run.stats.staleness_mean, run.stats.updates / nodes / n)
         return replace(choice, simulated=figures)

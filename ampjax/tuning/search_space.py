@@ -116,5 +116,7 @@ def candidates(space: Space, options: Mapping[str, Any]) -> list[Candidate]:
             most = settings.get("max_active_keys", Settings.max_active_keys)
             settings["min_admission"] = min(settings["min_admission"], most)
         settings_from(settings)
-        found.setdefault(repr((sorted(settings.items(), key=str), sorted(knobs.items(), key=str))), Candidate(settings, knobs))
+        found.setdefault(
+            repr((sorted(settings.items(), key=str), sorted(knobs.items(), key=str))), Candidate(settings, knobs)
+        )
     return list(found.values())

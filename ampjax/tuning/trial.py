@@ -146,7 +146,8 @@ class Trial:
             return 0.0, 0.0
         before, after = self.values[i - 1], self.values[i]
         share = (value - before) / (after - before) if math.isfinite(before) and after != before else 1.0
-        return tuple(float(row[i - 1] + share * (row[i] - row[i - 1])) for row in (self.seconds, self.examples))
+        seconds, examples = (row[i - 1] + share * (row[i] - row[i - 1]) for row in (self.seconds, self.examples))
+        return float(seconds), float(examples)
 
     def value_at(self, seconds: float) -> float:
         """The best value of the metric within some seconds of training, the last one interpolated.

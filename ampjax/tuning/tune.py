@@ -99,7 +99,9 @@ def tune(
       TuningWarning: If no trial has reached the target.
     """
     require_transform(tx)
-    if target is not None and (isinstance(target, bool) or not isinstance(target, int | float) or not math.isfinite(target)):
+    if target is not None and (
+        isinstance(target, bool) or not isinstance(target, int | float) or not math.isfinite(target)
+    ):
         fix = "Give the value to reach, or None to get as far as possible."
         raise SettingsError("tune, `target`", "a finite number, or None", f"{target!r}", fix)
     at_least("seed", seed, 0)
@@ -259,11 +261,15 @@ class Search:
     def _tuned(self, trials: Sequence[Trial], seed: int) -> Tuned:
         tried = [replace(trial.choice, tried=trial.result()) for trial in trials if trial.pieces]
         taken = [trial.choice for trial in trials if trial.pieces]
-        others = sorted((c for c in self.choices if c not in taken), key=lambda c: (not c.is_on_front, c.simulated is None))
+        others = sorted(
+            (c for c in self.choices if c not in taken), key=lambda c: (not c.is_on_front, c.simulated is None)
+        )
         p, goal, budget = self.predictor, self.goal, self.budget
         graph = self.prepared[tried[0].plan_key].graph
         every = [*tried, *others]
-        return Tuned(every, graph, goal.metric, goal.target, budget.spent_s, budget.seconds, seed, p.per_instance, len(p.train))
+        return Tuned(
+            every, graph, goal.metric, goal.target, budget.spent_s, budget.seconds, seed, p.per_instance, len(p.train)
+        )
 
 
 @dataclass

@@ -81,7 +81,7 @@ class Tuned:
         return tuple(name for name in every[0] if len({repr(values[name]) for values in every}) > 1)
 
     def table(self) -> Table:
-        """The choices that were tried, the best one first, and some others of the front."""
+        """The choices that were tried, the best one first, and some others of the front; of those with equal figures, one."""
         headers, rows = self._cells()
         table = compact(*headers)
         for row in rows:
@@ -163,9 +163,23 @@ class Tuned:
     def _cells(self) -> tuple[list[str], list[list[str]]]:
         """The table's headers and rows."""
         names = self.varied
-        untried = [c for c in self.front if c.tried is None][:SHOWN]
         tried = [c for c in self.candidates if c.tried is not None]
-        headers = ["", *(name.replace("_", "\n") for name in names), "simulated\n/s", "stale-\nness", "measured\n/s", "stale-\nness", f"best\n{self.metric}", "seconds\nto target"]
+        seen = {c.simulated for c in tried}
+        others: dict[Any, Candidate] = {}
+        for c in self.front:
+            if c.simulated not in seen:
+                others.setdefault(c.simulated, c)
+        untried = list(others.values())[:SHOWN]
+        headers = [
+            "",
+            *(name.replace("_", "\n") for name in names),
+            "simulated\n/s",
+            "stale-\nness",
+            "measured\n/s",
+            "stale-\nness",
+            f"best\n{self.metric}",
+            "seconds\nto target",
+        ]
         rows = []
         for c in [*tried, *untried]:
             values: Mapping[str, Any] = {**c.settings, **c.knobs}
