@@ -30,17 +30,30 @@ class Graphs:
           knobs: The choice's knobs, by name.
 
         Raises:
-          GraphError: If it is not closed, or no graph.
+          GraphError: If it is not closed, or no graph, or trials would train the same table.
         """
         if isinstance(self.source, Graph) or not callable(self.source):
-            require_closed("tune", self.source)
-            return self.source
+            return _checked(self.source)
         key = repr(sorted(knobs.items()))
         if key not in self._built:
             graph = self.source(**knobs)
             if not isinstance(graph, Graph):
                 fix = "Return the graph that was built."
                 raise GraphError("tune, `graph`", "a function that gives an `amp.Graph`", type(graph).__name__, fix)
-            require_closed("tune", graph)
-            self._built[key] = graph
+            self._built[key] = _checked(graph)
         return self._built[key]
+
+
+def _checked(graph: Graph) -> Graph:
+    """A graph of which there can be several trainers.
+
+    Raises:
+      GraphError: If it is not closed, or no graph, or trials would train the same table.
+    """
+    require_closed("tune", graph)
+    for name, node in graph.parameterised.items():
+        if node.table is not None:
+            fix = "Tune with `amp.nn.Embed` in its place, and few rows."
+            got = f"node `{name}`, whose table in host memory all trials would train"
+            raise GraphError("tune, `graph`", "parameters of which each trial has its own", got, fix)
+    return graph

@@ -14,7 +14,7 @@ from ampjax.ir.instances import Instances, Subset
 from ampjax.train.history import best, falls, reaches
 from ampjax.train.runs import single_passes
 from ampjax.train.trainer import Trainer
-from ampjax.tuning.budget import Budget, OutOfTime
+from ampjax.tuning.budget import Budget
 from ampjax.tuning.candidate import Candidate, Tried
 from ampjax.utils.blocking import blocking
 from ampjax.utils.progress import SILENT
@@ -106,8 +106,8 @@ class Trial:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of losses that are not finite: `badness` knows them
             history = blocking(budget.within(fit))
-        if history.interrupted:
-            raise OutOfTime if budget.left_s <= 0 else KeyboardInterrupt
+        if history.interrupted:  # `within` would have raised, so it was the user
+            raise KeyboardInterrupt
         epoch = history[0]
         self.seconds.append(self.seconds[-1] + (len(data) / epoch.train_per_s if epoch.train_per_s else 0.0))
         self.examples.append(self.examples[-1] + len(data) * self.per_instance)

@@ -90,7 +90,7 @@ def tune(
       The best choice, as settings for `Trainer`, and all others, as a table, a picture and data.
 
     Raises:
-      GraphError: If the graph is not closed.
+      GraphError: If the graph is not closed, or has parameters in a table in host memory, which all trials would train.
       SettingsError: If there is no instance, a setting or a name in `space` is wrong, the metric is unknown, the target is no number, or the
         budget was spent before a single choice was tried.
       MessageError: If a message, payload or state function does not fit.

@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 import optax
 import pytest
+from support import table_models
 
 import ampjax as amp
 from ampjax.errors import GraphError, SettingsError, TuningWarning
@@ -190,6 +191,13 @@ def test_a_machine_without_time_is_told():
         SettingsError, match="tune, `cost`: expected a machine on which training takes time, got one where"
     ):
         tuned(cost=partial(amp.FlopsCost, flops=math.inf))
+
+
+def test_a_table_in_host_memory_is_refused():
+    graph, _ = table_models.with_table(optax.sgd(0.1))
+    match = r"tune, `graph`: expected parameters of which each trial has its own, got node `embed`, whose table in host memory"
+    with pytest.raises(GraphError, match=match):
+        amp.tune(graph, data(4), target=0.1)
 
 
 def test_mistakes_in_data_and_graphs_are_told():
