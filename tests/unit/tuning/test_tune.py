@@ -5,6 +5,7 @@ import json
 import math
 import warnings
 from functools import partial
+from typing import Any
 
 import numpy as np
 import optax
@@ -13,11 +14,12 @@ from support import table_models
 
 import ampjax as amp
 from ampjax.errors import GraphError, SettingsError, TuningWarning
+from ampjax.tuning import Tuned
 from ampjax.tuning.budget import Budget
 
 SLOW = partial(amp.FlopsCost, flops=1e6, latency_ns=1000)
 SPACE = {"max_active_keys": (1, 4), "max_dispatch_size": (1, 4), "min_update_interval": (1, 4), "policy": ("balanced",)}
-FIXED = {"workers": 1, "min_admission": 1}
+FIXED: dict[str, Any] = {"workers": 1, "min_admission": 1}
 
 
 @functools.cache
@@ -41,8 +43,8 @@ def data(n=40):
     return [{"x": row, "label": row.sum()} for row in x]
 
 
-def tuned(**options):
-    usual = {"target": 0.01, "space": SPACE, "cost": SLOW, "progress": False, "budget_s": 120.0}
+def tuned(**options: Any) -> Tuned:
+    usual: dict[str, Any] = {"target": 0.01, "space": SPACE, "cost": SLOW, "progress": False, "budget_s": 120.0}
     return amp.tune(net(), data(), optax.sgd(0.03), **{**usual, **FIXED, **options})
 
 
@@ -69,7 +71,7 @@ def found():
 
 
 def test_the_chosen_settings_reach_the_target(found):
-    assert found.is_reached and found.best.tried.seconds_to_target > 0
+    assert found.is_reached and found.best.tried.seconds_to_target > 0  # type: ignore[union-attr]
     assert found.spent_s < found.budget_s
     trainer = amp.Trainer(found.graph, optax.sgd(0.03), **found.settings)
     history = trainer.fit(data(), data(), epochs=10, progress=False)
@@ -152,6 +154,7 @@ def test_without_a_target_it_gets_as_far_as_possible(ticks):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = tuned(target=None, budget_s=1.5)
+    assert found.best.tried is not None
     assert found.best.tried.best == min(
         c.tried.best for c in found.candidates if c.tried and math.isfinite(c.tried.best)
     )
