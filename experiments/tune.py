@@ -113,9 +113,9 @@ MODELS: Mapping[str, Model] = {
         sentiment.SentimentOptions(),
         0.8,
         {
-            **IN_FLIGHT,
+            "max_active_keys": (4, 16, 64),
             "max_dispatch_size": (64, 512),
-            "min_update_interval": (50, 200, 800),
+            "min_update_interval": (50, 200),
             "policy": ("balanced", "wavefront"),
             "min_admission": (1, 8),
         },
@@ -125,9 +125,9 @@ MODELS: Mapping[str, Model] = {
         qm9.Qm9Options(n_train=20_000),
         10.5,
         {
-            **IN_FLIGHT,
+            "max_active_keys": (4, 16, 64),
             "max_dispatch_size": (256, 1024),
-            BATCH: (5, 20, 80),
+            BATCH: (5, 20),
             "policy": ("balanced", "backward_first"),
             "min_admission": (1,),
         },
