@@ -111,13 +111,13 @@ MODELS: Mapping[str, Model] = {
     "sentiment": Model(
         sentiment,
         sentiment.SentimentOptions(),
-        0.8,
+        0.78,
         {
             "max_active_keys": (4, 16, 64),
             "max_dispatch_size": (64, 512),
             "min_update_interval": (50, 200),
             "policy": ("balanced", "wavefront"),
-            "min_admission": (1, 8),
+            "min_admission": (8,),
         },
     ),
     "qm9": Model(

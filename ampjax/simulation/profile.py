@@ -280,18 +280,39 @@ def has_updates_in_kernels(measured: Measured) -> bool:
 
 def medians(passes: Sequence[Measured]) -> Profile:
     """A profile of the medians of what some passes have measured."""
+    return Profile(**{part: _of_sizes(times, np.median) for part, times in _joined(passes).items()})
+
+
+def quickest(passes: Sequence[Measured]) -> Profile:
+    """A profile of the least times that some passes have measured; nothing takes longer than the same with more rows.
+
+    Other programs on the machine only add to a time, so a few passes beside them tell more by their least times than by their medians.
+    """
+    least = {part: _of_sizes(times, np.min) for part, times in _joined(passes).items()}
+    return Profile(**{part: {key: _rising(times) for key, times in table.items()} for part, table in least.items()})
+
+
+def _joined(passes: Sequence[Measured]) -> Measured:
     joined: Measured = {part: {} for part in PARTS}
     for part, table in ((part, table) for tables in passes for part, table in tables.items()):
         for key, sizes in table.items():
             for rows, ns in sizes.items():
                 if ns:
                     joined[part].setdefault(key, {}).setdefault(rows, []).extend(ns)
-    return Profile(
-        **{
-            part: {key: {rows: float(np.median(ns)) for rows, ns in sizes.items()} for key, sizes in table.items()}
-            for part, table in joined.items()
-        }
-    )
+    return joined
+
+
+def _of_sizes(
+    table: Mapping[str, Mapping[int, list[float]]], statistic: Callable[[list[float]], Any]
+) -> dict[str, dict[int, float]]:
+    return {key: {rows: float(statistic(ns)) for rows, ns in sizes.items()} for key, sizes in table.items()}
+
+
+def _rising(times: Mapping[int, float]) -> dict[int, float]:
+    """Times that never fall with the number of rows: each is lowered to the least of those with more rows."""
+    rows = sorted(times)
+    least = np.minimum.accumulate([times[n] for n in reversed(rows)])[::-1]
+    return {n: float(ns) for n, ns in zip(rows, least, strict=True)}
 
 
 def _numbers(table: Mapping[str, Mapping[str, Any]]) -> Times:

@@ -12,7 +12,7 @@ from ampjax.drivers.cost import FlopsCost, Stragglers
 from ampjax.engine.executor import Executor
 from ampjax.errors import DataError, SettingsError
 from ampjax.models.mlp import mlp
-from ampjax.simulation.profile import PARTS, Profile, _note
+from ampjax.simulation.profile import PARTS, Profile, _note, medians, quickest
 from ampjax.simulation.profile_cost import HostedCost, ProfileCost
 from ampjax.simulation.simulate import profile
 
@@ -167,3 +167,12 @@ def test_what_predictions_alone_need_is_measured_too():
     assert {stage: n.dispatches for stage, n in one.stats.stages.items()}["f"] == 0, "for the loss"
     trainer = amp.Trainer(graph, cost=cost, max_active_keys=1)
     assert len(trainer.predict(data)["seen"]) == 4 and trainer.session.position.virtual_ns > 0
+
+
+def test_least_times_count_beside_other_programs_and_never_fall_with_the_rows():
+    passes = [
+        {"times": {"forward a": {1: [9.0], 4: [5.0], 8: [60.0]}}},
+        {"times": {"forward a": {1: [3.0, 4.0], 4: [70.0], 8: [8.0], 2: [6.0]}}},
+    ]
+    assert quickest(passes).times == {"forward a": {1: 3.0, 2: 5.0, 4: 5.0, 8: 8.0}}
+    assert medians(passes).times == {"forward a": {1: 4.0, 2: 6.0, 4: 37.5, 8: 34.0}}
