@@ -42,7 +42,7 @@ SIMULATED = 128
 PROFILED = 48
 """Instances of a measured pass, at least."""
 
-PASSES = 3
+PASSES = 2
 """How often it is measured; least times count, since the machine may do other things meanwhile."""
 
 MakeCost = Callable[[Plan], Any]
@@ -183,7 +183,7 @@ class Predictor:
         assert isinstance(executor, Executor)
         if key not in self._profiles:
             settings, sizes = session.scheduler.settings, [c.settings.get("max_dispatch_size", 64) for c in choices]
-            n = min(len(self.train), max(PROFILED, min(2 * settings.max_active_keys, 2 * SIMULATED)))
+            n = min(len(self.train), max(PROFILED, min(settings.max_active_keys, SIMULATED)))
             some, tables = Subset(self.train, np.arange(n)), []
             for size in sorted({min(sizes), max(sizes)}, reverse=True):
                 scheduler = Scheduler(trainer.plan, replace(settings, max_dispatch_size=size, min_admission=1))
