@@ -111,7 +111,7 @@ MODELS: Mapping[str, Model] = {
     "sentiment": Model(
         sentiment,
         sentiment.SentimentOptions(),
-        0.78,
+        0.75,
         {
             "max_active_keys": (4, 16, 64),
             "max_dispatch_size": (64, 512),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import jax
@@ -175,12 +177,13 @@ def profile(
     plan = plan_for(graph, s, tx, range(s.workers))
     scheduler, executor = Scheduler(plan, scheduler_settings(graph, s), s.check), _executor(plan, s, tx, None)
 
-    tables = training_times(scheduler, executor, instances, passes, s.seed)
+    times = training_times(scheduler, executor, instances, s.seed)
+    tables = [table for tables in islice(times, passes) for table in tables]
     only_seen = {f"{FORWARD} {stage.name}" for stage in plan.stages if not stage.trains and not stage.kind.is_sink}
 
     def predicted(measure: Measure) -> Measured:
         """The stages that only predictions run; all others have the times of training."""
-        found = _measured(scheduler, executor, instances, measure, False, s.seed, "sinks")
+        found = _measured(scheduler, executor, instances, measure, False, "sinks", s.seed)
         return {part: {key: t for key, t in times.items() if key in only_seen} for part, times in found.items()}
 
     if only_seen:
@@ -190,14 +193,9 @@ def profile(
 
 
 def training_times(
-    scheduler: Scheduler,
-    executor: Executor,
-    instances: Instances,
-    passes: int,
-    seed: int = 0,
-    go_on: Callable[[], object] = lambda: None,
-) -> list[Measured]:
-    """Measures a training run's kernels, and the host for each, with a scheduler and an executor that are there.
+    scheduler: Scheduler, executor: Executor, instances: Instances, seed: int = 0
+) -> Iterator[list[Measured]]:
+    """Measures a training run's kernels, and the host for each, with a scheduler and an executor that are there, again and again.
 
     The executor's parameters are trained on rows that may belong to other instances, so they are of no use afterwards.
 
@@ -205,26 +203,20 @@ def training_times(
       scheduler: Decides; nothing is in flight.
       executor: Computes.
       instances: What is trained on, in order.
-      passes: How often it is measured, after the passes that compile.
       seed: Of random bodies.
-      go_on: Called between two passes; what it raises ends the measurement.
 
-    Returns:
-      For `medians`: the times of each pass.
+    Yields:
+      For `medians`: the times of each pass, without end.
 
     Raises:
       DeadlockError: If nothing can move.
     """
-
-    def measured(measure: Measure, updates_in_kernels: bool) -> Measured:
-        go_on()
-        return _measured(scheduler, executor, instances, measure, updates_in_kernels, seed)
-
+    measured = partial(_measured, scheduler, executor, instances, seed=seed)
     # Once each to compile everything, and to see whether there are updates that kernels can make.
     measured(measure_host, False)
     in_kernels = (False, True) if has_updates_in_kernels(measured(measure_host, True)) else (False,)
-    both = (measure_devices, measure_host)
-    return [measured(measure, inside) for _ in range(passes) for measure in both for inside in in_kernels]
+    while True:
+        yield [measured(measure, inside) for measure in (measure_devices, measure_host) for inside in in_kernels]
 
 
 def _measured(
@@ -233,8 +225,8 @@ def _measured(
     instances: Instances,
     measure: Measure,
     updates_in_kernels: bool,
-    seed: int,
     purpose: str = "train",
+    seed: int = 0,
 ) -> Measured:
     """One measured pass."""
     source = Source(scheduler, Pass(instances, np.arange(len(instances)), purpose, seeds=RowSeeds(seed)))

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import jax
@@ -42,8 +43,9 @@ SIMULATED = 128
 PROFILED = 48
 """Instances of a measured pass, at least."""
 
-PASSES = 2
-"""How often it is measured; least times count, since the machine may do other things meanwhile."""
+PASSES, MEASURING = 3, 0.03
+"""How often it is measured at most, and the share of the budget after which once is enough, both for each of two sizes of dispatches. Least times count, since
+the machine may do other things meanwhile."""
 
 MakeCost = Callable[[Plan], Any]
 
@@ -187,7 +189,12 @@ class Predictor:
             some, tables = Subset(self.train, np.arange(n)), []
             for size in sorted({min(sizes), max(sizes)}, reverse=True):
                 scheduler = Scheduler(trainer.plan, replace(settings, max_dispatch_size=size, min_admission=1))
-                tables += training_times(scheduler, executor, some, PASSES, trainer.settings.seed, self.budget.check)
+                until_s = self.budget.spent_s + MEASURING * self.budget.seconds
+                for found in islice(training_times(scheduler, executor, some, trainer.settings.seed), PASSES):
+                    tables += found
+                    self.budget.check()
+                    if self.budget.spent_s > until_s:
+                        break
             self._profiles[key] = quickest(tables)
         return partial(HostedCost, profile=self._profiles[key], cores=self.cores)
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import groupby
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,31 +18,18 @@ from ampjax.plan.planner import Plan
 from ampjax.train.assemble import require_transform
 from ampjax.train.settings import Settings
 from ampjax.train.training_data import Data, as_instances, n_examples
-from ampjax.tuning.budget import Budget, OutOfTime
+from ampjax.tuning.budget import Budget
 from ampjax.tuning.built_graphs import Graphs
-from ampjax.tuning.candidate import Candidate
-from ampjax.tuning.contest import contest
-from ampjax.tuning.efficiency import place, predicted_seconds
-from ampjax.tuning.pareto import non_dominated, spread
-from ampjax.tuning.predictor import Predictor, Prepared, cores_here
+from ampjax.tuning.predictor import Predictor, cores_here
+from ampjax.tuning.search import Search
 from ampjax.tuning.search_space import GraphOrBuilder, Space, candidates, check_space, full_space
-from ampjax.tuning.trial import Goal, Trial
+from ampjax.tuning.trial import Goal
 from ampjax.tuning.tuned import Tuned
 from ampjax.utils.progress import Reporter
 from ampjax.utils.setting_checks import at_least
 
 HELD_OUT = 1000
 """Instances that are held out for validation at most, where the user gives none: a tenth of all, if that is fewer."""
-
-FIRST_TRIALS = 6
-LATER_TRIALS = 2
-"""Trials that begin with the contest, and that may enter it after each round."""
-
-PREPARING, SIMULATING = 0.4, 0.1
-"""Shares of the budget: when the first is spent no other plan is compiled, and a plan's choices are simulated as long as the second lasts."""
-
-PIECES = 40
-"""About how many pieces all trials together consist of, at least: with fewer, none could be stopped early."""
 
 
 def tune(
@@ -113,183 +98,11 @@ def tune(
     per_instance = n_examples(data) / len(data)
     with Reporter(progress) as reporter:
         given = graphs, tx, train, held_out, cost, cores or cores_here(), budget, per_instance, reporter
-        search = Search(Predictor(*given), Goal(metric, target), np.random.default_rng(seed))
+        search = Search(Predictor(*given), Goal(metric, target), budget, np.random.default_rng(seed))
         tuned = search.run(candidates(full_space(some, train, space, options), options), seed)
     if target is not None and not tuned.is_reached:
         _warn(tuned)
     return tuned
-
-
-@dataclass
-class Search:
-    """A search that is under way.
-
-    Args:
-      predictor: Prepares and simulates.
-      goal: What is to be reached.
-      rng: Draws the order in which choices are simulated.
-    """
-
-    predictor: Predictor
-    goal: Goal
-    rng: np.random.Generator
-    prepared: dict[Any, Prepared] = field(default_factory=dict)
-    choices: list[Candidate] = field(default_factory=list)
-
-    @property
-    def budget(self) -> Budget:
-        """What may be spent."""
-        return self.predictor.budget
-
-    @property
-    def reporter(self) -> Reporter:
-        """Shows progress."""
-        return self.predictor.reporter
-
-    def run(self, choices: Sequence[Candidate], seed: int) -> Tuned:
-        """Simulates, tries, and gives what was found.
-
-        Args:
-          choices: All choices.
-          seed: For the record.
-
-        Raises:
-          SettingsError: If the budget was spent before a choice was tried.
-        """
-        self.choices = list(choices)
-        self.reporter.line(f"tune: {len(choices)} choices, {self.budget.seconds:g} s, seed {seed}")
-        trials: list[Trial] = []
-        try:
-            self._simulate()
-            with self.reporter.part("tuning, seconds", max(1, round(self.budget.seconds))) as advance:
-                shown = Clock(self.budget, advance)
-                trials = self._begin(self._first(), shown)
-                trials = contest(trials, lambda so_far: self._begin(self._next(so_far), shown), self.budget, shown)
-        except OutOfTime:
-            pass
-        if not any(trial.pieces for trial in trials):
-            raise SettingsError(
-                "tune, `budget_s`",
-                "enough to try a single choice",
-                f"{self.budget.seconds:g} s, spent after {len(self.prepared)} plans were compiled and {sum(c.simulated is not None for c in self.choices)} choices simulated",
-                "Give several times that; or fewer values in `space`, since most of it went into compiling for the largest.",
-            )
-        return self._tuned(trials, seed)
-
-    def _simulate(self) -> None:
-        """Prepares plans and simulates their choices, as long as their shares of the budget last, and finds the front.
-
-        Raises:
-          OutOfTime: If the budget is spent before.
-        """
-        self.choices.sort(key=lambda c: (c.settings.get("workers", 1), repr(c.plan_key)))
-        longest, done = 0.0, []
-        for key, group in groupby(self.choices, key=lambda c: c.plan_key):
-            choices = list(group)
-            too_late = self.prepared and self.budget.spent_s + longest > PREPARING * self.budget.seconds
-            if too_late and not self.predictor.is_compiled(choices):
-                done += choices
-                continue
-            began = self.budget.spent_s
-            prepared = self.prepared[key] = self.predictor.prepare(choices)
-            cost = self.predictor.cost_of(prepared, choices)
-            longest = max(longest, self.budget.spent_s - began)
-            until_s = self.budget.spent_s + SIMULATING * self.budget.seconds
-            for i in self.rng.permutation(len(choices)):
-                self.budget.check()
-                if self.budget.spent_s < until_s:
-                    choices[i] = self.predictor.simulate(choices[i], prepared, cost)
-            done += choices
-        simulated = [i for i, c in enumerate(done) if c.simulated is not None]
-        for i in non_dominated([done[i].simulated.objectives for i in simulated]):  # type: ignore[union-attr]
-            done[simulated[i]] = replace(done[simulated[i]], is_on_front=True)
-        self.choices = done
-        n_front = sum(c.is_on_front for c in done)
-        self.reporter.line(
-            f"tune: {len(self.prepared)} plans compiled and measured, {len(simulated)} choices simulated, {n_front} on the front; {self.budget.spent_s:.1f} s"
-        )
-
-    def _first(self) -> list[Candidate]:
-        """Those of the front to begin with: of the third that a first guess takes for the best, some that differ much."""
-        ranked = self._ranked([])
-        best = ranked[: max(FIRST_TRIALS, len(ranked) // 3)]
-        places = [(*place(c.simulated), math.log2(max(c.simulated.per_s, 1e-9))) for c in best if c.simulated]
-        return [best[i] for i in spread(places, FIRST_TRIALS)]
-
-    def _next(self, trials: Sequence[Trial]) -> list[Candidate]:
-        """Those of the front that the trials so far make more promising than all that were tried."""
-        tried = [trial.choice.simulated for trial in trials if trial.choice.simulated is not None]
-        best_s = min(predicted_seconds(tried, trials), default=math.inf)
-        needed_s = min((reached[0] for trial in trials if (reached := trial.to_target)), default=0.0)
-        if self.predictor.cost is None and self.budget.left_s < max(needed_s, 0.1 * self.budget.seconds):
-            return []
-        taken = [trial.choice for trial in trials]
-        left = [c for c in self._ranked(trials) if c not in taken][:LATER_TRIALS]
-        seconds = predicted_seconds([c.simulated for c in left if c.simulated], trials)
-        return [c for c, s in zip(left, seconds, strict=True) if s < best_s]
-
-    def _ranked(self, trials: Sequence[Trial]) -> list[Candidate]:
-        """The front, the most promising first; of choices with equal figures, which run the same schedule, one."""
-        different: dict[Any, Candidate] = {}
-        for choice in self.choices:
-            if choice.is_on_front and choice.simulated is not None:
-                different.setdefault((repr(choice.knobs), choice.simulated), choice)
-        choices = list(different.values())
-        seconds = predicted_seconds([c.simulated for c in choices if c.simulated], trials)
-        return [choices[i] for i in np.argsort(seconds, kind="stable")]
-
-    def _begin(self, choices: Sequence[Candidate], shown: Callable[[], object]) -> list[Trial]:
-        """Makes trials of choices, ready to train; fewer if time runs out."""
-        trials: list[Trial] = []
-        for choice in choices:
-            trial = self._trial(choice)
-            try:
-                trial.warm_up(self.budget)
-            except OutOfTime:
-                break
-            trials.append(trial)
-            shown()
-        return trials
-
-    def _trial(self, choice: Candidate) -> Trial:
-        """A trial in pieces that are short enough for all trials to have several."""
-        p, most = self.predictor, len(self.predictor.train)
-        if p.cost is None and choice.simulated is not None:
-            most = round(choice.simulated.per_s / p.per_instance * self.budget.seconds / PIECES)
-        return p.trial(choice, self.prepared[choice.plan_key], self.goal, most)
-
-    def _tuned(self, trials: Sequence[Trial], seed: int) -> Tuned:
-        tried = [replace(trial.choice, tried=trial.result()) for trial in trials if trial.pieces]
-        taken = [trial.choice for trial in trials if trial.pieces]
-        others = sorted(
-            (c for c in self.choices if c not in taken), key=lambda c: (not c.is_on_front, c.simulated is None)
-        )
-        p, goal, budget = self.predictor, self.goal, self.budget
-        graph = self.prepared[tried[0].plan_key].graph
-        every = [*tried, *others]
-        return Tuned(
-            every, graph, goal.metric, goal.target, budget.spent_s, budget.seconds, seed, p.per_instance, len(p.train)
-        )
-
-
-@dataclass
-class Clock:
-    """Shows how much of a budget is spent.
-
-    Args:
-      budget: The budget.
-      advance: Shows that so many seconds more are spent.
-    """
-
-    budget: Budget
-    advance: Callable[[int], object]
-    shown_s: int = 0
-
-    def __call__(self) -> None:
-        """Shows what has been spent since the last call."""
-        now = min(int(self.budget.spent_s), round(self.budget.seconds))
-        self.advance(now - self.shown_s)
-        self.shown_s = now
 
 
 def _renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
