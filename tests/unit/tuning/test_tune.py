@@ -16,6 +16,7 @@ import ampjax as amp
 from ampjax.errors import GraphError, SettingsError, TuningWarning
 from ampjax.tuning import Tuned
 from ampjax.tuning.budget import Budget
+from ampjax.tuning.predictor import Predictor
 
 SLOW = partial(amp.FlopsCost, flops=1e6, latency_ns=1000)
 SPACE = {"max_active_keys": (1, 4), "max_dispatch_size": (1, 4), "min_update_interval": (1, 4), "policy": ("balanced",)}
@@ -126,6 +127,24 @@ def test_a_builder_gets_the_names_that_are_no_settings():
     assert built == [1, 2] and found.knobs in ({"n": 1}, {"n": 2})
     assert found.graph is net(found.knobs["n"])
     assert "n" in found.varied and "n" not in found.settings
+
+
+def test_a_later_plan_that_takes_too_long_is_given_up(monkeypatch):
+    clock, prepare = Ticks(), Predictor.prepare
+    monkeypatch.setattr("ampjax.tuning.tune.Budget", partial(Budget, now=clock))
+
+    def slow(self, choices):
+        if choices[0].knobs == {"n": 2}:
+            clock.now_s += 70.0
+            self.budget.check()
+        return prepare(self, choices)
+
+    monkeypatch.setattr(Predictor, "prepare", slow)
+    space = {**SPACE, "max_active_keys": (4,), "max_dispatch_size": (4,), "n": (1, 2)}
+    options = {"target": 0.01, "budget_s": 100.0, "space": space, "cost": SLOW, "progress": False}
+    found = amp.tune(net, data(), optax.sgd(0.03), **options, **FIXED)
+    assert found.knobs == {"n": 1} and found.is_reached
+    assert all((c.simulated is None) == (c.knobs == {"n": 2}) for c in found.candidates)
 
 
 def test_on_this_machine_kernels_are_measured_and_shared():
