@@ -122,7 +122,7 @@ MODELS: Mapping[str, Model] = {
     ),
     "qm9": Model(
         qm9,
-        qm9.Qm9Options(n_train=20_000),
+        qm9.Qm9Options(n_train=10_000),
         10.5,
         {
             "max_active_keys": (4, 16, 64),
