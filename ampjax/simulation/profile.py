@@ -24,6 +24,7 @@ from ampjax.drivers.run import Loop
 from ampjax.engine.compilation import compilations
 from ampjax.engine.executor import Executor
 from ampjax.engine.kernels.coalescing import n_coalesced
+from ampjax.engine.kernels.launch import Launch
 from ampjax.errors import DataError, SettingsError
 from ampjax.plan.planner import Plan
 from ampjax.sched.decisions.dispatch import FORWARD, INFER, Dispatch
@@ -189,13 +190,14 @@ def _note(measured: Measured, part: str, key: str, rows: Sequence[int], ns: floa
             times.append(ns / len(rows))
 
 
-def _decided(loop: Loop, measured: Measured) -> Iterator[list[Dispatch]]:
+def _decided(loop: Loop, measured: Measured) -> Iterator[list[Decided]]:
     """Lets a run decide on its dispatches, and gives as many at a time as are decided before they are issued.
 
-    Each is `done` as soon as it has been decided, unless it reads payloads. What the scheduler took for it is kept as `control`.
+    Each is `done` as soon as it has been decided, unless it reads payloads; its launch is made before, while its instances are known. What the
+    scheduler took for it is kept as `control`.
     """
     workers = range(loop.scheduler.plan.workers)
-    waiting: list[Dispatch] = []
+    waiting: list[Decided] = []
     loop.settle()
     while True:
         start = time.thread_time_ns()
@@ -208,8 +210,8 @@ def _decided(loop: Loop, measured: Measured) -> Iterator[list[Dispatch]]:
             if loop.finished():
                 return
             continue
-        waiting.append(dispatch)
         ns = time.thread_time_ns() - start
+        waiting.append((dispatch, loop.launch_of(dispatch)))
         if loop.scheduler.contents.reads(dispatch):
             yield waiting
             waiting = []
@@ -218,23 +220,26 @@ def _decided(loop: Loop, measured: Measured) -> Iterator[list[Dispatch]]:
         ns += time.thread_time_ns() - start
         if dispatch.stage >= 0:
             _note(measured, "control", timing_key(loop.scheduler.plan, dispatch), [max(1, dispatch.n_rows)], ns)
-        if len(waiting) >= AHEAD[0] or sum(d.n_messages for d in waiting) >= AHEAD[1]:
+        if len(waiting) >= AHEAD[0] or sum(d.n_messages for d, _ in waiting) >= AHEAD[1]:
             yield waiting
             waiting = []
 
+
+Decided = tuple[Dispatch, Launch]
+"""A dispatch and its launch."""
 
 Timed = Callable[[str, Sequence[int], Callable[[], object]], None]
 """`timed(key, rows, call)`: makes a call for dispatches of `rows` rows each, and keeps its time under a key."""
 
 
 def _carry_out(
-    dispatches: Sequence[Dispatch], loop: Loop, executor: Executor, timed: Timed, updates_in_kernels: bool
+    decided: Sequence[Decided], loop: Loop, executor: Executor, timed: Timed, updates_in_kernels: bool
 ) -> None:
     """Makes and times the calls of some dispatches, one for those that coalesce.
 
     An update is a call of its own; with `updates_in_kernels` the kernel makes it, where it can.
     """
-    launches = [loop.launch_of(dispatch) for dispatch in dispatches]
+    dispatches, launches = [list(column) for column in zip(*decided, strict=True)]
     plan, place = loop.scheduler.plan, 0
     while place < len(launches):
         end = place + n_coalesced(launches[place], launches[place + 1 :], executor.can_coalesce)
