@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import optax
 import pytest
-from support import graphs
+from support import chains, graphs
 
 import ampjax as amp
 from ampjax.drivers.cost import FlopsCost, Stragglers
@@ -176,3 +176,11 @@ def test_least_times_count_beside_other_programs_and_never_fall_with_the_rows():
     ]
     assert quickest(passes).times == {"forward a": {1: 3.0, 2: 5.0, 4: 5.0, 8: 8.0}}
     assert medians(passes).times == {"forward a": {1: 4.0, 2: 6.0, 4: 37.5, 8: 34.0}}
+
+
+def test_edges_of_instances_that_have_ended_are_known_where_they_are_measured():
+    """The host is ahead of the devices, so an instance can end, and another get its handle, before its last dispatch is issued."""
+    rng = np.random.default_rng(0)
+    data = [chains.instance(rng, n, 2 * n) for n in (9, 2, 7, 1, 8, 3, 6, 2, 9, 1)]
+    found = profile(chains.propagation(), data, passes=1, max_active_keys=3, max_dispatch_size=8)
+    assert any(key.startswith("backward") for key in found.kernels)
