@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from ampjax.tuning.candidate import Candidate
-from ampjax.tuning.tuned import Tuned
 from ampjax.utils.colours import BLUE, GREY, ORANGE, VERMILION
 from ampjax.viz.figure import new_figure, save
 from ampjax.viz.front import Point, front
+
+if TYPE_CHECKING:
+    from ampjax.tuning.tuned import Tuned
 
 
 def draw_front(tuned: Tuned, path: str | Path | None = None) -> Figure:
