@@ -74,7 +74,7 @@ def draw_epochs(tuned: Tuned, path: str | Path | None = None) -> Figure:
         name: [_point(c, n_train) for c in measured if (c is tuned.best) == best]
         for name, best in (("chosen", True), ("tried", False))
     }
-    return front({name: some for name, some in points.items() if some}, n_train, path)
+    return front({name: some for name, some in points.items() if some}, n_train, path, joined=False)
 
 
 def _place(choice: Candidate) -> tuple[float, float]:

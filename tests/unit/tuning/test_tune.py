@@ -141,7 +141,7 @@ def test_a_later_plan_that_takes_too_long_is_given_up(monkeypatch):
 
     monkeypatch.setattr(Predictor, "prepare", slow)
     space = {**SPACE, "max_active_keys": (4,), "max_dispatch_size": (4,), "n": (1, 2)}
-    options = {"target": 0.01, "budget_s": 100.0, "space": space, "cost": SLOW, "progress": False}
+    options: dict[str, Any] = {"target": 0.01, "budget_s": 100.0, "space": space, "cost": SLOW, "progress": False}
     found = amp.tune(net, data(), optax.sgd(0.03), **options, **FIXED)
     assert found.knobs == {"n": 1} and found.is_reached
     assert all((c.simulated is None) == (c.knobs == {"n": 2}) for c in found.candidates)
