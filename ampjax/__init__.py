@@ -53,6 +53,7 @@ from ampjax.train.replay import replay
 from ampjax.train.settings import Settings
 from ampjax.train.snapshots.snapshot_settings import Snapshots
 from ampjax.train.trainer import Trainer
+from ampjax.tuning.tune import tune
 
 __all__ = [
     "ClusterCost",
@@ -133,6 +134,7 @@ __all__ = [
     "take",
     "topology",
     "training",
+    "tune",
     "ungroup",
     "verify",
     "wavefront",

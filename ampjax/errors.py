@@ -96,5 +96,9 @@ class NumericsWarning(RuntimeWarning):
     """The same as a warning, in four parts too: training goes on, but its numbers can't be trusted."""
 
 
+class TuningWarning(UserWarning):
+    """A target that no trial of `amp.tune` has reached, in four parts like an error: its result holds the settings that came closest."""
+
+
 class InvariantError(AmpError, RuntimeError):
     """A mistake of ours: a law of the scheduler was broken. Carries the message's story."""

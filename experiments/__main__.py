@@ -68,6 +68,7 @@ COMMANDS: Mapping[str, Command] = {
     "figure5b": Command("figure5b", "Figure5bOptions"),
     "scaling": Command("scaling", "ScalingOptions"),
     "staleness": Command("staleness.board", "StalenessOptions"),
+    "tune": Command("tune", "TuneOptions"),
     "chaos": Command("chaos.driver", "ChaosOptions"),
     "chaos-hosts": Command("chaos.hosts", "ChaosHostsOptions"),
     "calibrate": Command("calibrate", "CalibrateOptions"),

@@ -24,6 +24,7 @@ from ampjax.drivers.run import Loop
 from ampjax.engine.compilation import compilations
 from ampjax.engine.executor import Executor
 from ampjax.engine.kernels.coalescing import n_coalesced
+from ampjax.engine.kernels.launch import Launch
 from ampjax.errors import DataError, SettingsError
 from ampjax.plan.planner import Plan
 from ampjax.sched.decisions.dispatch import FORWARD, INFER, Dispatch
@@ -189,13 +190,14 @@ def _note(measured: Measured, part: str, key: str, rows: Sequence[int], ns: floa
             times.append(ns / len(rows))
 
 
-def _decided(loop: Loop, measured: Measured) -> Iterator[list[Dispatch]]:
+def _decided(loop: Loop, measured: Measured) -> Iterator[list[Decided]]:
     """Lets a run decide on its dispatches, and gives as many at a time as are decided before they are issued.
 
-    Each is `done` as soon as it has been decided, unless it reads payloads. What the scheduler took for it is kept as `control`.
+    Each is `done` as soon as it has been decided, unless it reads payloads; its launch is made before, while its instances are known. What the
+    scheduler took for it is kept as `control`.
     """
     workers = range(loop.scheduler.plan.workers)
-    waiting: list[Dispatch] = []
+    waiting: list[Decided] = []
     loop.settle()
     while True:
         start = time.thread_time_ns()
@@ -208,8 +210,8 @@ def _decided(loop: Loop, measured: Measured) -> Iterator[list[Dispatch]]:
             if loop.finished():
                 return
             continue
-        waiting.append(dispatch)
         ns = time.thread_time_ns() - start
+        waiting.append((dispatch, loop.launch_of(dispatch)))
         if loop.scheduler.contents.reads(dispatch):
             yield waiting
             waiting = []
@@ -218,23 +220,26 @@ def _decided(loop: Loop, measured: Measured) -> Iterator[list[Dispatch]]:
         ns += time.thread_time_ns() - start
         if dispatch.stage >= 0:
             _note(measured, "control", timing_key(loop.scheduler.plan, dispatch), [max(1, dispatch.n_rows)], ns)
-        if len(waiting) >= AHEAD[0] or sum(d.n_messages for d in waiting) >= AHEAD[1]:
+        if len(waiting) >= AHEAD[0] or sum(d.n_messages for d, _ in waiting) >= AHEAD[1]:
             yield waiting
             waiting = []
 
+
+Decided = tuple[Dispatch, Launch]
+"""A dispatch and its launch."""
 
 Timed = Callable[[str, Sequence[int], Callable[[], object]], None]
 """`timed(key, rows, call)`: makes a call for dispatches of `rows` rows each, and keeps its time under a key."""
 
 
 def _carry_out(
-    dispatches: Sequence[Dispatch], loop: Loop, executor: Executor, timed: Timed, updates_in_kernels: bool
+    decided: Sequence[Decided], loop: Loop, executor: Executor, timed: Timed, updates_in_kernels: bool
 ) -> None:
     """Makes and times the calls of some dispatches, one for those that coalesce.
 
     An update is a call of its own; with `updates_in_kernels` the kernel makes it, where it can.
     """
-    launches = [loop.launch_of(dispatch) for dispatch in dispatches]
+    dispatches, launches = [list(column) for column in zip(*decided, strict=True)]
     plan, place = loop.scheduler.plan, 0
     while place < len(launches):
         end = place + n_coalesced(launches[place], launches[place + 1 :], executor.can_coalesce)
@@ -280,18 +285,39 @@ def has_updates_in_kernels(measured: Measured) -> bool:
 
 def medians(passes: Sequence[Measured]) -> Profile:
     """A profile of the medians of what some passes have measured."""
+    return Profile(**{part: _of_sizes(times, np.median) for part, times in _joined(passes).items()})
+
+
+def quickest(passes: Sequence[Measured]) -> Profile:
+    """A profile of the least times that some passes have measured; nothing takes longer than the same with more rows.
+
+    Other programs on the machine only add to a time, so a few passes beside them tell more by their least times than by their medians.
+    """
+    least = {part: _of_sizes(times, np.min) for part, times in _joined(passes).items()}
+    return Profile(**{part: {key: _rising(times) for key, times in table.items()} for part, table in least.items()})
+
+
+def _joined(passes: Sequence[Measured]) -> Measured:
     joined: Measured = {part: {} for part in PARTS}
     for part, table in ((part, table) for tables in passes for part, table in tables.items()):
         for key, sizes in table.items():
             for rows, ns in sizes.items():
                 if ns:
                     joined[part].setdefault(key, {}).setdefault(rows, []).extend(ns)
-    return Profile(
-        **{
-            part: {key: {rows: float(np.median(ns)) for rows, ns in sizes.items()} for key, sizes in table.items()}
-            for part, table in joined.items()
-        }
-    )
+    return joined
+
+
+def _of_sizes(
+    table: Mapping[str, Mapping[int, list[float]]], statistic: Callable[[list[float]], Any]
+) -> dict[str, dict[int, float]]:
+    return {key: {rows: float(statistic(ns)) for rows, ns in sizes.items()} for key, sizes in table.items()}
+
+
+def _rising(times: Mapping[int, float]) -> dict[int, float]:
+    """Times that never fall with the number of rows: each is lowered to the least of those with more rows."""
+    rows = sorted(times)
+    least = np.minimum.accumulate([times[n] for n in reversed(rows)])[::-1]
+    return {n: float(ns) for n, ns in zip(rows, least, strict=True)}
 
 
 def _numbers(table: Mapping[str, Mapping[str, Any]]) -> Times:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import jax
@@ -175,28 +177,62 @@ def profile(
     plan = plan_for(graph, s, tx, range(s.workers))
     scheduler, executor = Scheduler(plan, scheduler_settings(graph, s), s.check), _executor(plan, s, tx, None)
 
-    def measured(measure: Measure, updates_in_kernels: bool, purpose: str = "train") -> Measured:
-        source = Source(scheduler, Pass(instances, np.arange(len(instances)), purpose, seeds=RowSeeds(s.seed)))
-        tables = measure(Loop(scheduler, executor, [source]), executor, updates_in_kernels)
-        executor.abandon()
-        return tables
+    times = training_times(scheduler, executor, instances, s.seed)
+    tables = [table for tables in islice(times, passes) for table in tables]
+    only_seen = {f"{FORWARD} {stage.name}" for stage in plan.stages if not stage.trains and not stage.kind.is_sink}
 
     def predicted(measure: Measure) -> Measured:
         """The stages that only predictions run; all others have the times of training."""
-        tables = measured(measure, False, "sinks")
-        return {part: {key: t for key, t in times.items() if key in only_seen} for part, times in tables.items()}
+        found = _measured(scheduler, executor, instances, measure, False, "sinks", s.seed)
+        return {part: {key: t for key, t in times.items() if key in only_seen} for part, times in found.items()}
 
-    only_seen = {f"{FORWARD} {stage.name}" for stage in plan.stages if not stage.trains and not stage.kind.is_sink}
+    if only_seen:
+        predicted(measure_host)
+        tables += [predicted(measure) for _ in range(passes) for measure in (measure_devices, measure_host)]
+    return medians(tables)
 
+
+def training_times(
+    scheduler: Scheduler, executor: Executor, instances: Instances, seed: int = 0
+) -> Iterator[list[Measured]]:
+    """Measures a training run's kernels, and the host for each, with a scheduler and an executor that are there, again and again.
+
+    The executor's parameters are trained on rows that may belong to other instances, so they are of no use afterwards.
+
+    Args:
+      scheduler: Decides; nothing is in flight.
+      executor: Computes.
+      instances: What is trained on, in order.
+      seed: Of random bodies.
+
+    Yields:
+      For `medians`: the times of each pass, without end.
+
+    Raises:
+      DeadlockError: If nothing can move.
+    """
+    measured = partial(_measured, scheduler, executor, instances, seed=seed)
     # Once each to compile everything, and to see whether there are updates that kernels can make.
     measured(measure_host, False)
     in_kernels = (False, True) if has_updates_in_kernels(measured(measure_host, True)) else (False,)
-    both = (measure_devices, measure_host)
-    tables = [measured(measure, inside) for _ in range(passes) for measure in both for inside in in_kernels]
-    if only_seen:
-        predicted(measure_host)
-        tables += [predicted(measure) for _ in range(passes) for measure in both]
-    return medians(tables)
+    while True:
+        yield [measured(measure, inside) for measure in (measure_devices, measure_host) for inside in in_kernels]
+
+
+def _measured(
+    scheduler: Scheduler,
+    executor: Executor,
+    instances: Instances,
+    measure: Measure,
+    updates_in_kernels: bool,
+    purpose: str = "train",
+    seed: int = 0,
+) -> Measured:
+    """One measured pass."""
+    source = Source(scheduler, Pass(instances, np.arange(len(instances)), purpose, seeds=RowSeeds(seed)))
+    tables = measure(Loop(scheduler, executor, [source]), executor, updates_in_kernels)
+    executor.abandon()
+    return tables
 
 
 def _driver(

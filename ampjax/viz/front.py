@@ -37,7 +37,9 @@ class Point:
     epochs: float
 
 
-def front(series: Mapping[str, Sequence[Point]], n_train: int, path: str | Path | None = None) -> Figure:
+def front(
+    series: Mapping[str, Sequence[Point]], n_train: int, path: str | Path | None = None, *, joined: bool = True
+) -> Figure:
     """Draws settings as points: further right is faster by the example, further down needs fewer epochs.
 
     Points on one dashed line take the same time to the target. A setting that did not reach it stands at the upper edge, hollow.
@@ -46,6 +48,7 @@ def front(series: Mapping[str, Sequence[Point]], n_train: int, path: str | Path 
       series: The points of each way to train, in the order in which they are joined.
       n_train: Training examples in an epoch.
       path: A file to write the picture to: .png, .svg or .pdf.
+      joined: Whether a line joins the points of a series.
 
     Returns:
       The figure.
@@ -60,7 +63,7 @@ def front(series: Mapping[str, Sequence[Point]], n_train: int, path: str | Path 
     axes = figure.subplots()
     top = 1.25 * max([point.epochs for point in points if math.isfinite(point.epochs)], default=10.0)
     for (label, line), colour, marker in zip(series.items(), cycle(SERIES), cycle(_MARKERS), strict=False):
-        _draw(axes, label, line, colour, marker, top)
+        _draw(axes, label, line, colour, marker, top, joined)
     fastest = max(point.per_s for point in points)
     axes.set_xlim(0, 1.12 * fastest)
     axes.set_ylim(0, 1.08 * top)
@@ -74,9 +77,10 @@ def front(series: Mapping[str, Sequence[Point]], n_train: int, path: str | Path 
     return figure
 
 
-def _draw(axes: Axes, label: str, line: Sequence[Point], colour: str, marker: str, top: float) -> None:
+def _draw(axes: Axes, label: str, line: Sequence[Point], colour: str, marker: str, top: float, joined: bool) -> None:
     places = [(point.per_s, min(point.epochs, top)) for point in line]
-    axes.plot(*zip(*places, strict=True), color=colour, linewidth=1.0, alpha=0.6)
+    if joined:
+        axes.plot(*zip(*places, strict=True), color=colour, linewidth=1.0, alpha=0.6)
     for reached, fill in ((True, colour), (False, "white")):
         chosen = [place for place, point in zip(places, line, strict=True) if math.isfinite(point.epochs) is reached]
         if chosen:

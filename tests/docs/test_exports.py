@@ -18,7 +18,7 @@ PUBLIC = {
         pump  topology  ppt  npt  nn  concat  split  loss  sink  discard
         phi  isu  relabel  bcast  route_by  replicate
         flatmap  repeat  group  ungroup  distribute  collect  reduce
-        Trainer  Settings  Snapshots  Hosts  Trace  read_update_log  replay  verify  check_numerics  simulate  profile
+        Trainer  Settings  Snapshots  Hosts  Trace  read_update_log  replay  verify  check_numerics  simulate  profile  tune
         FlopsCost  ProfileCost  HostedCost  ClusterCost  LinkTimes  Stragglers
         balanced  backward_first  largest  wavefront  one_forward_one_backward
     """,
@@ -39,6 +39,7 @@ PUBLIC = {
         predict_weights  trained_params  compensate_spikes  scale_by_discounted_nadam  scale_by_rotated_adam
     """,
     "ampjax.simulation": "FlopsCost  Stragglers  Profile  ProfileCost  HostedCost  ClusterCost  LinkTimes  Simulation",
+    "ampjax.tuning": "Candidate  Figures  Tried  Tuned",
     "ampjax.viz": """
         draw  to_svg  gantt  gantts  time_spent  queues  staleness  lineage  to_perfetto  zoomable
         curves  convergence  front  Point  partition_search  new_figure

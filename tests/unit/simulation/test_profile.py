@@ -5,14 +5,14 @@ from functools import partial
 import numpy as np
 import optax
 import pytest
-from support import graphs
+from support import chains, graphs
 
 import ampjax as amp
 from ampjax.drivers.cost import FlopsCost, Stragglers
 from ampjax.engine.executor import Executor
 from ampjax.errors import DataError, SettingsError
 from ampjax.models.mlp import mlp
-from ampjax.simulation.profile import PARTS, Profile, _note
+from ampjax.simulation.profile import PARTS, Profile, _note, medians, quickest
 from ampjax.simulation.profile_cost import HostedCost, ProfileCost
 from ampjax.simulation.simulate import profile
 
@@ -167,3 +167,20 @@ def test_what_predictions_alone_need_is_measured_too():
     assert {stage: n.dispatches for stage, n in one.stats.stages.items()}["f"] == 0, "for the loss"
     trainer = amp.Trainer(graph, cost=cost, max_active_keys=1)
     assert len(trainer.predict(data)["seen"]) == 4 and trainer.session.position.virtual_ns > 0
+
+
+def test_least_times_count_beside_other_programs_and_never_fall_with_the_rows():
+    passes = [
+        {"times": {"forward a": {1: [9.0], 4: [5.0], 8: [60.0]}}},
+        {"times": {"forward a": {1: [3.0, 4.0], 4: [70.0], 8: [8.0], 2: [6.0]}}},
+    ]
+    assert quickest(passes).times == {"forward a": {1: 3.0, 2: 5.0, 4: 5.0, 8: 8.0}}
+    assert medians(passes).times == {"forward a": {1: 4.0, 2: 6.0, 4: 37.5, 8: 34.0}}
+
+
+def test_edges_of_instances_that_have_ended_are_known_where_they_are_measured():
+    """The host is ahead of the devices, so an instance can end, and another get its handle, before its last dispatch is issued."""
+    rng = np.random.default_rng(0)
+    data = [chains.instance(rng, n, 2 * n) for n in (9, 2, 7, 1, 8, 3, 6, 2, 9, 1)]
+    found = profile(chains.propagation(), data, passes=1, max_active_keys=3, max_dispatch_size=8)
+    assert any(key.startswith("backward") for key in found.kernels)

@@ -33,3 +33,9 @@ def test_a_point_for_each_setting_and_lines_of_equal_time(tmp_path):
 def test_points_without_rates_are_refused(series):
     with pytest.raises(SettingsError, match=r"front: expected points with rates above 0, got .*\. Leave out runs"):
         front(series, 600)
+
+
+def test_points_need_not_be_joined():
+    series = {"tried": [Point("1", 10.0, 2.0), Point("2", 20.0, 3.0)]}
+    lines = [len(front(series, 100, joined=joined).axes[0].lines) for joined in (True, False)]
+    assert lines[0] == lines[1] + 1

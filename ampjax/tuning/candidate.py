@@ -1,0 +1,114 @@
+"""A choice of settings, what the simulator says of it, and what a trial of it came to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a simulated pass over some instances tells of a choice.
+
+    Args:
+      per_s: Training examples per second.
+      staleness: Mean staleness of the gradient rows, in updates.
+      updates: Updates of a node for an instance, on average over the parameterised nodes.
+    """
+
+    per_s: float
+    staleness: float
+    updates: float
+
+    @property
+    def objectives(self) -> tuple[float, float, float]:
+        """What a good choice has much of: rate, freshness, updates.
+
+        Updates are one of them, since without them the longest interval would be best: it makes every gradient fresh, and training slow.
+        """
+        return self.per_s, -self.staleness, self.updates
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What a trial came to. Its seconds are those of training alone, without compiling and validation.
+
+    Args:
+      seconds: Seconds that were trained.
+      examples: Examples that were trained on.
+      value: The metric at the end.
+      best: The best value on the way.
+      staleness: Mean staleness, in updates.
+      seconds_to_target: Seconds until the metric reached the target; None if it did not.
+      examples_to_target: Examples until then.
+    """
+
+    seconds: float
+    examples: int
+    value: float
+    best: float
+    staleness: float
+    seconds_to_target: float | None
+    examples_to_target: float | None
+
+    @property
+    def per_s(self) -> float:
+        """Training examples per second."""
+        return self.examples / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A choice of settings.
+
+    Args:
+      settings: For `Trainer`, by name.
+      knobs: Arguments of the function that builds the graph, by name.
+      simulated: What the simulator says; None where the time did not suffice.
+      is_on_front: Whether no other choice is at least as good in all that is simulated, and better in some of it.
+      tried: What its trial came to; None if there was none.
+    """
+
+    settings: Mapping[str, Any]
+    knobs: Mapping[str, Any]
+    simulated: Figures | None = None
+    is_on_front: bool = False
+    tried: Tried | None = None
+
+    @property
+    def plan_key(self) -> tuple[Any, ...]:
+        """What choices share that have the same graph on the same workers."""
+        knobs = tuple(sorted((name, repr(value)) for name, value in self.knobs.items()))
+        return knobs, self.settings.get("workers", 1), repr(self.settings.get("affinity", "default"))
+
+    def label(self, names: tuple[str, ...]) -> str:
+        """The choice in few words.
+
+        Args:
+          names: Which settings and knobs to tell.
+        """
+        values = {**self.settings, **self.knobs}
+        return ", ".join(f"{name} {shown(values[name])}" for name in names)
+
+    def record(self) -> dict[str, Any]:
+        """The choice as a dictionary of plain values, for JSON."""
+        simulated = (
+            {f"simulated_{name}": value for name, value in vars(self.simulated).items()} if self.simulated else {}
+        )
+        tried = {f"tried_{name}": value for name, value in vars(self.tried).items()} if self.tried else {}
+        if self.tried is not None:
+            tried["tried_per_s"] = self.tried.per_s
+        return {**plain(self.settings), **plain(self.knobs), **simulated, "is_on_front": self.is_on_front, **tried}
+
+
+def shown(value: Any) -> str:
+    """A setting's value as text: of a function its name."""
+    return getattr(value, "__name__", None) or str(value)
+
+
+def plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values as JSON can hold them."""
+    return {
+        name: value if isinstance(value, bool | int | float | str) else shown(value) for name, value in values.items()
+    }

@@ -1,0 +1,230 @@
+"""A search for settings: simulates choices, finds the front, tries some of it, and lets trials say which others to try."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from ampjax.errors import SettingsError
+from ampjax.tuning.budget import Budget, OutOfTime
+from ampjax.tuning.candidate import Candidate
+from ampjax.tuning.contest import contest
+from ampjax.tuning.efficiency import place, predicted_seconds
+from ampjax.tuning.pareto import non_dominated, spread
+from ampjax.tuning.predictor import MakeCost, Predictor, Prepared
+from ampjax.tuning.trial import Goal, Trial
+from ampjax.tuning.tuned import Tuned
+from ampjax.utils.progress import Reporter
+
+FIRST_TRIALS = 6
+LATER_TRIALS = 2
+"""Trials that begin with the contest, and that may enter it after each round."""
+
+PREPARING, LONGEST_PREPARING, SIMULATING = 0.4, 0.6, 0.1
+"""Shares of the budget: when the first is spent no other plan is compiled, when the second is, one that takes longer than expected is given up. A
+plan's choices are simulated as long as the third lasts."""
+
+PIECES = 40
+"""About how many pieces all trials together consist of, at least: with fewer, none could be stopped early."""
+
+
+@dataclass
+class Search:
+    """A search that is under way.
+
+    Args:
+      predictor: Prepares and simulates.
+      goal: What is to be reached.
+      budget: What may be spent.
+      rng: Draws the order in which choices are simulated.
+    """
+
+    predictor: Predictor
+    goal: Goal
+    budget: Budget
+    rng: np.random.Generator
+    prepared: dict[Any, Prepared] = field(default_factory=dict)
+    choices: list[Candidate] = field(default_factory=list)
+
+    @property
+    def reporter(self) -> Reporter:
+        """Shows progress."""
+        return self.predictor.reporter
+
+    def run(self, choices: Sequence[Candidate], seed: int) -> Tuned:
+        """Simulates, tries, and gives what was found.
+
+        Args:
+          choices: All choices.
+          seed: For the record.
+
+        Raises:
+          SettingsError: If the budget was spent before a choice was tried.
+        """
+        self.choices = list(choices)
+        self.reporter.line(f"tune: {len(choices)} choices, {self.budget.seconds:g} s, seed {seed}")
+        trials: list[Trial] = []
+        try:
+            self._simulate()
+            left = Clock(self.budget, int(self.budget.spent_s))
+            with self.reporter.part("tuning, seconds", max(1, left.total)) as left.advance:
+                trials = self._begin(self._first(), left)
+                trials = contest(trials, lambda so_far: self._begin(self._next(so_far), left), self.budget, left)
+        except OutOfTime:
+            pass
+        if not any(trial.pieces for trial in trials):
+            raise SettingsError(
+                "tune, `budget_s`",
+                "enough to try a single choice",
+                f"{self.budget.seconds:g} s, spent after {len(self.prepared)} plans were compiled and {sum(c.simulated is not None for c in self.choices)} choices simulated",
+                "Give several times that; or fewer values in `space`, since most of it went into compiling for the largest.",
+            )
+        return self._tuned(trials, seed)
+
+    def _simulate(self) -> None:
+        """Prepares plans and simulates their choices, as long as their shares of the budget last, and finds the front.
+
+        Raises:
+          OutOfTime: If the budget is spent before.
+        """
+        self.choices.sort(key=lambda c: (c.settings.get("workers", 1), repr(c.plan_key)))
+        longest, done = 0.0, []
+        for key, group in groupby(self.choices, key=lambda c: c.plan_key):
+            choices = list(group)
+            if self._is_too_late(longest) and not self.predictor.is_compiled(choices):
+                done += choices
+                continue
+            began = self.budget.spent_s
+            try:
+                prepared, cost = self._prepare(choices)
+            except OutOfTime:
+                self.budget.check()
+                done += choices
+                continue
+            self.prepared[key], longest = prepared, max(longest, self.budget.spent_s - began)
+            until_s = self.budget.spent_s + SIMULATING * self.budget.seconds
+            for i in self.rng.permutation(len(choices)):
+                self.budget.check()
+                if self.budget.spent_s < until_s:
+                    choices[i] = self.predictor.simulate(choices[i], prepared, cost)
+            done += choices
+        simulated = [i for i, c in enumerate(done) if c.simulated is not None]
+        for i in non_dominated([done[i].simulated.objectives for i in simulated]):  # type: ignore[union-attr]
+            done[simulated[i]] = replace(done[simulated[i]], is_on_front=True)
+        self.choices = done
+        n_front = sum(c.is_on_front for c in done)
+        self.reporter.line(
+            f"tune: {len(self.prepared)} plans compiled and measured, {len(simulated)} choices simulated, {n_front} on the front; {self.budget.spent_s:.1f} s"
+        )
+
+    def _is_too_late(self, expected_s: float) -> bool:
+        """Whether another plan is not to be compiled, since that would take what trials need."""
+        return bool(self.prepared) and self.budget.spent_s + expected_s > PREPARING * self.budget.seconds
+
+    def _prepare(self, choices: Sequence[Candidate]) -> tuple[Prepared, MakeCost]:
+        """Compiles and measures a plan; a later one is given up where it takes longer than was expected.
+
+        Raises:
+          OutOfTime: If it is given up, or the budget is spent.
+        """
+        if self.prepared:
+            left_s = LONGEST_PREPARING * self.budget.seconds - self.budget.spent_s
+            self.predictor.budget = Budget(max(left_s, 1e-9), self.budget.now)
+        try:
+            prepared = self.predictor.prepare(choices)
+            return prepared, self.predictor.cost_of(prepared, choices)
+        finally:
+            self.predictor.budget = self.budget
+
+    def _first(self) -> list[Candidate]:
+        """Those of the front to begin with: of the third that a first guess takes for the best, some that differ much."""
+        ranked = self._ranked([])
+        best = ranked[: max(FIRST_TRIALS, len(ranked) // 3)]
+        places = [(*place(c.simulated), math.log2(max(c.simulated.per_s, 1e-9))) for c in best if c.simulated]
+        return [best[i] for i in spread(places, FIRST_TRIALS)]
+
+    def _next(self, trials: Sequence[Trial]) -> list[Candidate]:
+        """Those of the front that the trials so far make more promising than all that were tried."""
+        tried = [trial.choice.simulated for trial in trials if trial.choice.simulated is not None]
+        best_s = min(predicted_seconds(tried, trials), default=math.inf)
+        needed_s = min((reached[0] for trial in trials if (reached := trial.to_target)), default=0.0)
+        if self.predictor.cost is None and self.budget.left_s < max(needed_s, 0.1 * self.budget.seconds):
+            return []
+        taken = [trial.choice for trial in trials]
+        left = [c for c in self._ranked(trials) if c not in taken][:LATER_TRIALS]
+        seconds = predicted_seconds([c.simulated for c in left if c.simulated], trials)
+        return [c for c, s in zip(left, seconds, strict=True) if s < best_s]
+
+    def _ranked(self, trials: Sequence[Trial]) -> list[Candidate]:
+        """The front, the most promising first; of choices with equal figures, which run the same schedule, one."""
+        different: dict[Any, Candidate] = {}
+        for choice in self.choices:
+            if choice.is_on_front and choice.simulated is not None:
+                different.setdefault((repr(choice.knobs), choice.simulated), choice)
+        choices = list(different.values())
+        seconds = predicted_seconds([c.simulated for c in choices if c.simulated], trials)
+        return [choices[i] for i in np.argsort(seconds, kind="stable")]
+
+    def _begin(self, choices: Sequence[Candidate], shown: Callable[[], object]) -> list[Trial]:
+        """Makes trials of choices, ready to train; fewer if time runs out."""
+        trials: list[Trial] = []
+        for choice in choices:
+            trial = self._trial(choice)
+            try:
+                trial.warm_up(self.budget)
+            except OutOfTime:
+                break
+            trials.append(trial)
+            shown()
+        return trials
+
+    def _trial(self, choice: Candidate) -> Trial:
+        """A trial in pieces that are short enough for all trials to have several."""
+        p, most = self.predictor, len(self.predictor.train)
+        if p.cost is None and choice.simulated is not None:
+            most = round(choice.simulated.per_s / p.per_instance * self.budget.seconds / PIECES)
+        return p.trial(choice, self.prepared[choice.plan_key], self.goal, most)
+
+    def _tuned(self, trials: Sequence[Trial], seed: int) -> Tuned:
+        tried = [replace(trial.choice, tried=trial.result()) for trial in trials if trial.pieces]
+        taken = [trial.choice for trial in trials if trial.pieces]
+        others = sorted(
+            (c for c in self.choices if c not in taken), key=lambda c: (not c.is_on_front, c.simulated is None)
+        )
+        p, goal, budget = self.predictor, self.goal, self.budget
+        graph = self.prepared[tried[0].plan_key].graph
+        every = [*tried, *others]
+        return Tuned(
+            every, graph, goal.metric, goal.target, budget.spent_s, budget.seconds, seed, p.per_instance, len(p.train)
+        )
+
+
+@dataclass
+class Clock:
+    """Shows how much of the rest of a budget is spent.
+
+    Args:
+      budget: The budget.
+      shown_s: Whole seconds that were spent when it began, and later those that are shown.
+      advance: Shows that so many seconds more are spent.
+    """
+
+    budget: Budget
+    shown_s: int
+    advance: Callable[[int], object] = field(default=lambda n: None)
+
+    @property
+    def total(self) -> int:
+        """Seconds that are left to be shown."""
+        return int(self.budget.seconds) - self.shown_s
+
+    def __call__(self) -> None:
+        """Shows what has been spent since the last call."""
+        now = min(int(self.budget.spent_s), int(self.budget.seconds))
+        self.advance(now - self.shown_s)
+        self.shown_s = now

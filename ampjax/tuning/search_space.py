@@ -1,0 +1,122 @@
+"""Which choices there are: values for some settings, and for arguments of the function that builds the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+import jax
+import numpy as np
+
+from ampjax.errors import SettingsError
+from ampjax.ir.graph import Graph
+from ampjax.ir.instances import Instances, Subset
+from ampjax.simulation.simulate import simulate
+from ampjax.train.settings import Settings, settings_from
+from ampjax.tuning.candidate import Candidate
+
+GraphOrBuilder = Graph | Callable[..., Graph]
+Space = Mapping[str, Sequence[Any]]
+
+IN_FLIGHT = (1, 4, 16, 64)
+"""Instances in flight; also, with `min_update_interval`, the instances for which there is an update."""
+DISPATCH_SIZES = (8, 64, 512)
+POLICIES = ("balanced", "backward_first", "wavefront")
+COUNTED = 64
+"""Instances whose gradient rows are counted, to choose intervals."""
+
+
+def check_space(graph: GraphOrBuilder, space: Space, options: Mapping[str, Any]) -> None:
+    """Checks what the user has chosen to vary, and what not.
+
+    Args:
+      graph: A graph, or a function that builds one.
+      space: Values by name.
+      options: Settings that do not vary.
+
+    Raises:
+      SettingsError: If there are no values for a name, a name is varied and fixed, or it is no setting and there is no builder; or a
+        fixed setting is outside what it can be.
+    """
+    settings_from(options)
+    for name, values in space.items():
+        if isinstance(values, str | bytes) or not isinstance(values, Sequence) or not len(values):
+            fix = "Leave the name out for the usual values."
+            raise SettingsError(f"tune, `space`, `{name}`", "a list of values to choose from", f"{values!r}", fix)
+        if name in options:
+            raise SettingsError(f"tune, `{name}`", "values in `space`, or one setting", "both", "Leave one out.")
+        if name not in Settings.__dataclass_fields__ and isinstance(graph, Graph):
+            raise SettingsError(
+                f"tune, `space`, `{name}`",
+                f"one of the settings {sorted(Settings.__dataclass_fields__)}",
+                "an unknown name",
+                "Check its spelling; for an argument of the model, pass a function that builds the graph from it.",
+            )
+
+
+def full_space(graph: Graph, train: Instances, space: Space, options: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """The user's space, with usual values for the settings that it does not name.
+
+    Those are `max_active_keys`, `min_update_interval` (an update for 1, 4, ... instances at a node with the median number of gradient rows;
+    only if there is a node without an interval of its own), `max_dispatch_size`, `policy`, `min_admission`, and `workers` up to as many as
+    there are devices.
+
+    Args:
+      graph: The graph; of a builder one of its graphs.
+      train: Training instances.
+      space: What the user has chosen to vary.
+      options: Settings that do not vary.
+    """
+    usual: dict[str, Sequence[Any]] = {
+        "max_active_keys": [n for n in IN_FLIGHT if n <= max(1, len(train) // 4)],
+        "max_dispatch_size": DISPATCH_SIZES,
+        "policy": POLICIES,
+        "min_admission": (1, 8),
+        "workers": sorted({1, len(jax.devices())}),
+    }
+    if {"min_update_interval", "min_update_frequency"}.isdisjoint({*space, *options}):
+        usual["min_update_interval"] = intervals(graph, train)
+    whole = {name: list(values) for name, values in usual.items() if name not in options and values}
+    return {**whole, **{name: list(values) for name, values in space.items()}}
+
+
+def intervals(graph: Graph, train: Instances) -> list[int]:
+    """Intervals in gradient rows, for an update after 1, 4, ... instances; none if each node has one of its own.
+
+    Args:
+      graph: The graph.
+      train: Training instances.
+    """
+    own = [name for name, node in graph.parameterised.items() if not node.options.min_update_interval]
+    if not own:
+        return []
+    some = Subset(train, np.arange(min(len(train), COUNTED)))
+    nodes = simulate(graph, some, min_update_interval=1 << 30).stats.nodes
+    rows = float(np.median([nodes[name].gradients for name in own])) / len(some)
+    return sorted({max(1, round(rows * n)) for n in IN_FLIGHT})
+
+
+def candidates(space: Space, options: Mapping[str, Any]) -> list[Candidate]:
+    """All choices, each once. A `min_admission` above `max_active_keys` is lowered to it.
+
+    Args:
+      space: Values by name.
+      options: Settings that do not vary; they are part of each choice.
+
+    Raises:
+      SettingsError: If a value is outside what it can be.
+    """
+    found: dict[str, Candidate] = {}
+    for values in product(*space.values()):
+        chosen = dict(zip(space, values, strict=True))
+        settings = {**options, **{name: v for name, v in chosen.items() if name in Settings.__dataclass_fields__}}
+        knobs = {name: v for name, v in chosen.items() if name not in settings}
+        if isinstance(settings.get("min_admission"), int):
+            most = settings.get("max_active_keys", Settings.max_active_keys)
+            settings["min_admission"] = min(settings["min_admission"], most)
+        settings_from(settings)
+        found.setdefault(
+            repr((sorted(settings.items(), key=str), sorted(knobs.items(), key=str))), Candidate(settings, knobs)
+        )
+    return list(found.values())

@@ -1,0 +1,181 @@
+"""A short training run of one choice of settings, a piece at a time, with what it has come to so far."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from bisect import bisect_left
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ampjax.errors import SettingsError
+from ampjax.ir.instances import Instances, Subset
+from ampjax.train.history import best, falls, reaches
+from ampjax.train.runs import single_passes
+from ampjax.train.trainer import Trainer
+from ampjax.tuning.budget import Budget
+from ampjax.tuning.candidate import Candidate, Tried
+from ampjax.utils.blocking import blocking
+from ampjax.utils.progress import SILENT
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What is to be reached.
+
+    Args:
+      metric: A validation metric.
+      target: Its value; None where there is only to be got as far as possible.
+    """
+
+    metric: str
+    target: float | None
+
+    def is_met(self, value: float) -> bool:
+        """Whether a value is as good as the target."""
+        return self.target is not None and reaches(value, self.target, self.metric)
+
+    def badness(self, value: float) -> float:
+        """A number that is smaller for better values, infinite for those that are none."""
+        if not math.isfinite(value):
+            return math.inf
+        return value if falls(self.metric) else -value
+
+
+@dataclass(eq=False)
+class Trial:
+    """A choice that is tried.
+
+    Args:
+      choice: The choice.
+      trainer: Its trainer.
+      train: Training instances, in the order in which they are taken.
+      valid: Validation instances.
+      goal: What is to be reached.
+      piece: Instances that are trained on between two validations.
+      per_instance: Training examples in an instance.
+      seconds: Seconds that were trained until each validation.
+      examples: Examples that were trained on until then.
+      values: The metric there.
+      staleness: Mean staleness in each piece.
+    """
+
+    choice: Candidate
+    trainer: Trainer
+    train: Instances
+    valid: Instances
+    goal: Goal
+    piece: int
+    per_instance: float = 1.0
+    seconds: list[float] = field(default_factory=lambda: [0.0])
+    examples: list[float] = field(default_factory=lambda: [0.0])
+    values: list[float] = field(default_factory=list)
+    staleness: list[float] = field(default_factory=list)
+
+    def warm_up(self, budget: Budget) -> None:
+        """Compiles what is not compiled, and evaluates the parameters that it begins with.
+
+        Args:
+          budget: What may be spent.
+
+        Raises:
+          OutOfTime: If it ends before.
+          SettingsError: If there is no such metric.
+        """
+        session = self.trainer.session
+        first, valid = session.train_and_valid(self._piece(), self.valid)
+        blocking(budget.within(single_passes.warm_up(session, first, valid, SILENT)))
+        found = blocking(budget.within(self.trainer.evaluate_async(self.valid)))
+        if self.goal.metric not in found:
+            fix = "Choose one of these, or let the loss's body return it."
+            raise SettingsError("tune, `metric`", f"one of {sorted(found)}", f"{self.goal.metric!r}", fix)
+        self.values.append(found[self.goal.metric])
+
+    def advance(self, budget: Budget) -> None:
+        """Trains on the next piece, and validates.
+
+        Args:
+          budget: What may be spent.
+
+        Raises:
+          OutOfTime: If it ends before; the piece does not count then.
+        """
+        data = self._piece()
+        fit = self.trainer.fit_async(data, self.valid, epochs=1, progress=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of losses that are not finite: `badness` knows them
+            history = blocking(budget.within(fit))
+        if history.interrupted:  # `within` would have raised, so it was the user
+            raise KeyboardInterrupt
+        epoch = history[0]
+        self.seconds.append(self.seconds[-1] + (len(data) / epoch.train_per_s if epoch.train_per_s else 0.0))
+        self.examples.append(self.examples[-1] + len(data) * self.per_instance)
+        self.values.append(epoch.valid[self.goal.metric])
+        self.staleness.append(epoch.staleness_mean)
+
+    @property
+    def pieces(self) -> int:
+        """How many pieces it has trained on."""
+        return len(self.staleness)
+
+    @property
+    def has_diverged(self) -> bool:
+        """Whether its metric is no number any more."""
+        return not math.isfinite(self.values[-1])
+
+    @property
+    def to_target(self) -> tuple[float, float] | None:
+        """Seconds and examples to the target; None if it was not reached."""
+        return None if self.goal.target is None else self.to_value(self.goal.target)
+
+    def to_value(self, value: float) -> tuple[float, float] | None:
+        """Seconds and examples until the metric was as good as a value, interpolated between two validations.
+
+        Args:
+          value: The value.
+
+        Returns:
+          None if it never was.
+        """
+        metric = self.goal.metric
+        i = next((i for i, v in enumerate(self.values) if reaches(v, value, metric)), None)
+        if i is None:
+            return None
+        if not i:
+            return 0.0, 0.0
+        before, after = self.values[i - 1], self.values[i]
+        share = (value - before) / (after - before) if math.isfinite(before) and after != before else 1.0
+        seconds, examples = (row[i - 1] + share * (row[i] - row[i - 1]) for row in (self.seconds, self.examples))
+        return float(seconds), float(examples)
+
+    def value_at(self, seconds: float) -> float:
+        """The best value of the metric within some seconds of training, the last one interpolated.
+
+        Args:
+          seconds: Seconds.
+        """
+        i = bisect_left(self.seconds, seconds)
+        values = self.values[: i + 1] if i < len(self.values) and self.seconds[i] == seconds else self.values[:i]
+        if i < len(self.values):
+            values = [*values, float(np.interp(seconds, self.seconds, self.values))]
+        finite = [v for v in values if math.isfinite(v)]
+        return best(finite, self.goal.metric) if finite else math.nan
+
+    def result(self) -> Tried:
+        """What it has come to."""
+        reached = self.to_target
+        return Tried(
+            seconds=self.seconds[-1],
+            examples=round(self.examples[-1]),
+            value=self.values[-1],
+            best=self.value_at(self.seconds[-1]),
+            staleness=float(np.mean(self.staleness)) if self.staleness else 0.0,
+            seconds_to_target=None if reached is None else reached[0],
+            examples_to_target=None if reached is None else reached[1],
+        )
+
+    def _piece(self) -> Subset:
+        """The next instances; after the last one come the first ones again."""
+        start = self.pieces * self.piece
+        return Subset(self.train, np.arange(start, start + self.piece) % len(self.train))

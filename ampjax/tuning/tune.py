@@ -1,0 +1,136 @@
+"""Finds the settings with which a graph trains to a target soonest on this machine."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import optax
+
+from ampjax.drivers.cost import Cost
+from ampjax.errors import SettingsError, TuningWarning
+from ampjax.ir.graph import Graph
+from ampjax.ir.instances import Instances, Subset
+from ampjax.plan.planner import Plan
+from ampjax.train.assemble import require_transform
+from ampjax.train.settings import Settings
+from ampjax.train.training_data import Data, as_instances, n_examples
+from ampjax.tuning.budget import Budget
+from ampjax.tuning.built_graphs import Graphs
+from ampjax.tuning.predictor import Predictor, cores_here
+from ampjax.tuning.search import Search
+from ampjax.tuning.search_space import GraphOrBuilder, Space, candidates, check_space, full_space
+from ampjax.tuning.trial import Goal
+from ampjax.tuning.tuned import Tuned
+from ampjax.utils.progress import Reporter
+from ampjax.utils.setting_checks import at_least
+
+HELD_OUT = 1000
+"""Instances that are held out for validation at most, where the user gives none: a tenth of all, if that is fewer."""
+
+
+def tune(
+    graph: GraphOrBuilder,
+    data: Data,
+    tx: optax.GradientTransformation | None = None,
+    *,
+    target: float | None = None,
+    metric: str = "loss",
+    budget_s: float = 60.0,
+    valid: Data | None = None,
+    space: Space | None = None,
+    cost: Callable[[Plan], Cost] | None = None,
+    cores: float | None = None,
+    seed: int = 0,
+    progress: bool = True,
+    **options: Any,
+) -> Tuned:
+    """Finds the settings with which a graph trains to a target soonest, within a time.
+
+    First it measures this machine (`amp.profile`) and simulates all choices (`amp.simulate`): throughput, staleness, updates. Those that no other
+    one beats in all three are the front. Then some of the front are tried: short training runs from the same parameters, in turn, of which
+    the worse half ends after each round, while others enter that the trials so far make promising. Their seconds are those of training
+    alone; compiling counts for the budget only, and all choices of a plan share their kernels.
+
+    Args:
+      graph: A closed graph; or a function that builds one, to which names in `space` that are no settings are passed: with
+        `space={"copies": (1, 2)}` it is called as `graph(copies=2)`.
+      data: Training instances.
+      tx: The optax transform of every parameterised node that has none of its own; by default `optax.adam(1e-3)`.
+      target: The value of the metric to reach; None to get as far as possible.
+      metric: A validation metric: `loss`, or what the losses' bodies return. Losses and errors fall, all others rise.
+      budget_s: Seconds that all of it may take, compilations included. It ends at most one kernel's compilation, or one simulated pass, later.
+      valid: Validation instances; by default a tenth of `data`, 1000 at most, is held out.
+      space: Values to choose from, by name; settings that it does not name get usual values (`{"workers": (1,)}` keeps one worker).
+      cost: As for `Trainer`: tunes for the machine of a cost model, whose seconds count then; the budget is this machine's.
+      cores: Cores that host and devices share, for the simulation; by default those of this machine.
+      seed: Of parameters, of the order of instances and of what is chosen to be tried.
+      progress: Whether to show progress.
+      **options: Settings that do not vary, as for `Trainer`.
+
+    Returns:
+      The best choice, as settings for `Trainer`, and all others, as a table, a picture and data.
+
+    Raises:
+      GraphError: If the graph is not closed, or has parameters in a table in host memory, which all trials would train.
+      SettingsError: If there is no instance, a setting or a name in `space` is wrong, the metric is unknown, the target is no number, or the
+        budget was spent before a single choice was tried.
+      MessageError: If a message, payload or state function does not fit.
+
+    Warns:
+      TuningWarning: If no trial has reached the target.
+    """
+    require_transform(tx)
+    if target is not None and (
+        isinstance(target, bool) or not isinstance(target, int | float) or not math.isfinite(target)
+    ):
+        fix = "Give the value to reach, or None to get as far as possible."
+        raise SettingsError("tune, `target`", "a finite number, or None", f"{target!r}", fix)
+    at_least("seed", seed, 0)
+    options, space = {**_renamed(options), "seed": seed}, _renamed(space or {})
+    check_space(graph, space, options)
+    budget, graphs = Budget(budget_s), Graphs(graph)
+    some = graphs.of({name: values[0] for name, values in space.items() if name not in Settings.__dataclass_fields__})
+    train, held_out = _split(some, data, valid, seed)
+    per_instance = n_examples(data) / len(data)
+    with Reporter(progress) as reporter:
+        given = graphs, tx, train, held_out, cost, cores or cores_here(), budget, per_instance, reporter
+        search = Search(Predictor(*given), Goal(metric, target), budget, np.random.default_rng(seed))
+        tuned = search.run(candidates(full_space(some, train, space, options), options), seed)
+    if target is not None and not tuned.is_reached:
+        _warn(tuned)
+    return tuned
+
+
+def _renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by the names that `Settings` has: the arXiv version's `min_update_frequency` is an interval."""
+    return {"min_update_interval" if name == "min_update_frequency" else name: v for name, v in settings.items()}
+
+
+def _split(graph: Graph, data: Data, valid: Data | None, seed: int) -> tuple[Instances, Instances]:
+    """Training instances in a random order, and validation instances."""
+    whole = as_instances(graph, data)
+    order = np.random.default_rng(seed).permutation(len(whole))
+    if valid is not None:
+        return Subset(whole, order), as_instances(graph, valid, "validation data")
+    if len(whole) < 2:
+        fix = "Pass more, or some for validation as `valid`."
+        raise SettingsError("tune, `data`", "two instances at least, one of them for validation", "one", fix)
+    n = min(HELD_OUT, max(1, len(whole) // 10))
+    return Subset(whole, order[n:]), Subset(whole, order[:n])
+
+
+def _warn(tuned: Tuned) -> None:
+    """Warns that no trial has reached the target."""
+    tried = tuned.best.tried
+    assert tried is not None
+    warning = SettingsError(
+        "tune, `target`",
+        f"{tuned.metric} {tuned.target:g} within {tuned.budget_s:g} s",
+        f"{tried.best:.4g} at best, after {tried.seconds:.3g} s of training",
+        "The settings are those that came closest; raise `budget_s`, or choose a nearer target.",
+    )
+    warnings.warn(str(warning), TuningWarning, stacklevel=3)

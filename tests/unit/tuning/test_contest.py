@@ -1,0 +1,152 @@
+"""Contests of trials that are told in advance how well they will do, on a clock of their own."""
+
+import math
+
+import pytest
+
+from ampjax.tuning.budget import Budget, OutOfTime
+from ampjax.tuning.candidate import Candidate, Figures
+from ampjax.tuning.contest import contest, standings
+from ampjax.tuning.efficiency import guess, predicted_seconds
+from ampjax.tuning.trial import Goal, Trial
+
+GOAL = Goal("accuracy", 0.9)
+
+
+class Clock:
+    def __init__(self):
+        self.now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+
+class Told(Trial):
+    """A trial whose accuracy rises by the second at a known rate; a piece takes `piece_s`, on the clock twice that."""
+
+    def __init__(self, clock, rate, piece_s=1.0, figures=None, top=1.0):
+        choice = Candidate({"max_active_keys": 1}, {}, figures or Figures(100.0, 0.0, 1.0))
+        super().__init__(choice, None, [0], [0], GOAL, 1)  # type: ignore[arg-type]
+        self.values.append(0.0)
+        self.clock, self.rate, self.piece_s, self.top = clock, rate, piece_s, top
+
+    def advance(self, budget):
+        self.clock.now_s += 2 * self.piece_s
+        if budget.left_s < 0:
+            raise OutOfTime
+        self.seconds.append(self.seconds[-1] + self.piece_s)
+        self.examples.append(self.examples[-1] + 100 * self.piece_s)
+        self.values.append(min(self.top, self.rate * self.seconds[-1]))
+        self.staleness.append(0.0)
+
+
+def nobody(trials):
+    return []
+
+
+def test_the_fastest_to_the_target_wins_and_nobody_goes_on_after_it():
+    clock = Clock()
+    trials = [Told(clock, rate) for rate in (0.05, 0.4, 0.1)]
+    ranked = contest(list(trials), nobody, Budget(1000.0, clock))
+    assert ranked[0] is trials[1]
+    assert ranked[0].to_target == pytest.approx((2.5, 250.0))
+    assert all(trial.seconds[-1] == 3.0 for trial in trials), "who has trained as long can't win any more"
+    assert clock.now_s == 18.0
+
+
+def test_who_has_trained_least_goes_on():
+    clock = Clock()
+    trials = [Told(clock, 0.001, piece_s) for piece_s in (1.0, 2.0, 3.0)]
+    contest(list(trials), nobody, Budget(100.0, clock))
+    first_round = [sum(s <= 6 for s in trial.seconds) - 1 for trial in trials]
+    assert min(first_round) >= 1 and first_round[0] >= first_round[1] >= first_round[2]
+
+
+def test_the_worse_half_ends_after_each_round():
+    clock = Clock()
+    rates = (0.001, 0.002, 0.003, 0.004)
+    trials = [Told(clock, rate) for rate in rates]
+    ranked = contest(list(trials), nobody, Budget(160.0, clock))
+    assert ranked == trials[::-1]
+    assert trials[3].pieces > trials[2].pieces > trials[1].pieces == trials[0].pieces == 5
+
+
+def test_the_budget_is_kept_and_the_piece_that_goes_beyond_does_not_count():
+    clock = Clock()
+    trials = [Told(clock, 0.001, 4.0)]
+    contest(list(trials), nobody, Budget(20.0, clock))
+    assert trials[0].pieces == 2 and clock.now_s == 24.0
+
+
+def test_others_enter_after_a_round_and_catch_up():
+    clock = Clock()
+    slow, quick = Told(clock, 0.01), Told(clock, 0.09)
+    asked = []
+
+    def admit(trials):
+        asked.append(len(trials))
+        return [quick] if len(asked) == 1 else []
+
+    ranked = contest([slow], admit, Budget(200.0, clock))
+    assert ranked == [quick, slow] and asked[:2] == [1, 2]
+
+
+def test_a_diverged_trial_ends():
+    clock = Clock()
+    bad, good = Told(clock, math.nan), Told(clock, 0.3)
+    bad.top = math.nan
+    ranked = contest([bad, good], nobody, Budget(1000.0, clock))
+    assert ranked == [good, bad] and bad.pieces == 1
+
+
+def test_standings_compare_at_the_same_seconds():
+    clock = Clock()
+    long, short = Told(clock, 0.01), Told(clock, 0.02)
+    for trial, n in ((long, 9), (short, 2)):
+        for _ in range(n):
+            trial.advance(Budget(1000.0, clock))
+    assert long.values[-1] > short.values[-1]
+    assert standings([long, short]) == [short, long]
+
+
+def test_values_between_two_validations_are_interpolated():
+    clock = Clock()
+    trial = Told(clock, 0.25, piece_s=2.0)
+    for _ in range(2):
+        trial.advance(Budget(1000.0, clock))
+    assert trial.values == [0.0, 0.5, 1.0]
+    assert trial.to_value(0.25) == (1.0, 100.0)
+    assert trial.to_value(0.0) == (0.0, 0.0)
+    assert trial.to_value(1.5) is None
+    assert trial.value_at(3.0) == 0.75 and trial.value_at(2.0) == 0.5
+    result = trial.result()
+    assert (result.seconds, result.examples, result.per_s, result.best) == (4.0, 400, 100.0, 1.0)
+    assert result.seconds_to_target == pytest.approx(3.6)
+
+
+def test_losses_fall():
+    goal = Goal("loss", 0.5)
+    assert goal.is_met(0.5) and not goal.is_met(0.6)
+    assert goal.badness(0.1) < goal.badness(0.2) < goal.badness(math.nan) == math.inf
+    assert not Goal("loss", None).is_met(-1.0)
+
+
+def test_without_trials_a_choice_is_guessed_by_rate_staleness_and_updates():
+    usual = Figures(100.0, 0.0, 1.0)
+    choices = [usual, Figures(200.0, 0.0, 1.0), Figures(100.0, 4.0, 1.0), Figures(100.0, 0.0, 0.25)]
+    seconds = predicted_seconds(choices, [])
+    assert [s / seconds[0] for s in seconds] == pytest.approx([1.0, 0.5, 2.0, 2.0])
+    assert guess(usual) == 0.0
+
+
+def test_trials_correct_the_guess_for_choices_that_are_alike():
+    """Many updates turn out to need ten times the examples; a choice beside it then looks worse than one that is unlike."""
+    clock = Clock()
+    often, seldom = Figures(100.0, 0.0, 1.0), Figures(100.0, 0.0, 1 / 64)
+    trials = [Told(clock, 0.01, figures=often), *(Told(clock, 0.1, figures=seldom) for _ in range(2))]
+    before = predicted_seconds([often, seldom], [])
+    for trial in trials:
+        for _ in range(10):
+            trial.advance(Budget(1000.0, clock))
+    after = predicted_seconds([Figures(100.0, 0.0, 0.9), Figures(100.0, 0.0, 1 / 60)], trials)
+    assert before[0] < before[1] and after[0] > after[1]
