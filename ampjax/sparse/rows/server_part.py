@@ -90,13 +90,16 @@ class ServerPart:
             self._traffic.add(local, pulled=result[p])
         return result
 
-    def receive(self, update: int, work: Mapping[int, Rows], columns: Columns = None) -> None:
+    def receive(
+        self, update: int, work: Mapping[int, Rows], columns: Columns = None, client: int | None = None
+    ) -> None:
         """Keeps one client's row gradients for an update, as whole rows: zero where nothing came.
 
         Args:
           update: The update's number.
           work: By partition its rows, each once, and their gradients as they have travelled.
           columns: Which columns have travelled; None for all.
+          client: The client's number, where several push to one update; None for the next number.
         """
         buffer = self._buffers.setdefault(update, GradientBuffer(self._types.dtype))
         for p, (local, grads) in work.items():
@@ -105,7 +108,7 @@ class ServerPart:
             if columns is not None:
                 whole = np.zeros((len(grads), *self._types.shape), grads.dtype)
                 cut(whole, columns)[:] = grads
-            buffer.add(p, local, whole)
+            buffer.add(p, local, whole, client)
 
     def send(self, update: int, wire_dtype: np.dtype) -> dict[int, Rows]:
         """What an update has gathered, as it travels.

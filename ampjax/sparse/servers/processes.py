@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,7 +19,7 @@ from ampjax.sparse.rows.byte_counts import ByteCounts
 from ampjax.sparse.rows.partition_layout import SplitKey
 from ampjax.sparse.rows.server_part import PartSettings
 from ampjax.sparse.servers.all_servers import Call
-from ampjax.sparse.servers.process import CLOSED, ServerProcess
+from ampjax.sparse.servers.process import CLOSED, Begun, ServerProcess, start_alone
 from ampjax.sparse.servers.protocol import Request
 from ampjax.utils.interrupts import uninterrupted
 from ampjax.utils.setting_checks import at_least
@@ -33,6 +33,7 @@ class ServerProcesses:
 
     Args:
       n: How many servers.
+      begin: Starts one, by its number; on this machine, each alone, by default.
 
     Raises:
       SettingsError: If `n` is no integer of at least 1.
@@ -45,13 +46,13 @@ class ServerProcesses:
     (1, [[0.5, 0.5]])
     """
 
-    def __init__(self, n: int):
+    def __init__(self, n: int, begin: Callable[[int], Begun] = start_alone):
         at_least("servers", n, 1)
         self._lock = threading.RLock()
         self._rules: list[RowRule] = []  # by their numbers at the servers
         self._on: dict[SplitKey, tuple[int, ...]] = {}  # by split the servers that have a part of it
         self._is_closed = False
-        self._servers = [ServerProcess(number) for number in range(n)]
+        self._servers = [ServerProcess(number, begin) for number in range(n)]
         self._end = weakref.finalize(self, _end_all, self._servers, os.getpid())
 
     def __len__(self) -> int:
@@ -127,6 +128,18 @@ class ServerProcesses:
           server: The server's.
         """
         return self._servers[server].traffic.get(table, ByteCounts())
+
+    def answer_question(self, server: int) -> None:
+        """Answers what a server asks while it works for another client.
+
+        Args:
+          server: Its number.
+
+        Raises:
+          HostError: If its process has ended.
+        """
+        with self._lock:
+            self._servers[server].answer_question(self._rules)
 
     def drop_update(self, key: SplitKey, update: int) -> None:
         """Lets a split's servers forget an update with their next requests. Safe in a finalizer, which may run in the midst of a request.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -65,16 +65,18 @@ class PendingUpdate:
           grads: `[n, *row]`, in the wire's dtype; copied.
           columns: Which of their columns travel; the servers take the others for zero.
         """
-        shards = self._shards
-        order, spans, local = shards.layout.group(ids)
-        grads = cut(grads, columns)[order]  # a copy: the caller may go on writing into what it gave
-        by_server = shards.by_server({p: (local[span], grads[span]) for p, span in spans})
-        shards.ask({server: ("receive", self.number, rows, columns) for server, rows in by_server.items()})
-        for p, span in spans:
-            shards.count(p, local[span], pushed=grads[span])
-        self._servers.update(by_server)
+        self.note_push(self._shards.client.push(self.number, ids, grads, columns), cut(grads, columns).nbytes)
+
+    def note_push(self, servers: Iterable[int], nbytes: int) -> None:
+        """Notes that a client has sent its row gradients to the servers.
+
+        Args:
+          servers: Those that have received something.
+          nbytes: How much.
+        """
+        self._servers.update(servers)
         self._n_pushes += 1
-        self._nbytes += grads.nbytes
+        self._nbytes += nbytes
 
     def gradients(self) -> tuple[Int[np.ndarray, " n"], Float[np.ndarray, "n ..."]]:
         """Reads what was gathered so far. The rows are counted as pulled.
@@ -89,7 +91,7 @@ class PendingUpdate:
         ids, grads = [np.zeros(0, np.int64)], [np.zeros((0, *shards.connection.rule.shape), shards.wire)]
         with shards.connection.lock:
             for p, (local, rows) in self._read("send", shards.wire).items():
-                shards.count(p, local, pulled=rows)
+                shards.client.count(p, local, pulled=rows)
                 ids.append(shards.layout.row_ids(p, local))
                 grads.append(rows)
         return np.concatenate(ids), np.concatenate(grads)
