@@ -49,7 +49,7 @@ def start_alone(number: int) -> Begun:
     Raises:
       HostError: If that can't be done.
     """
-    hosts = spawn(1, serve, HostOptions((f"server-{number}",), environment=_server_environment()))
+    hosts = spawn(1, serve, HostOptions((f"server-{number}",), environment=server_environment()))
     return Begun(hosts[0], hosts.close)
 
 
@@ -231,7 +231,7 @@ def _drained(queue: collections.deque[Any]) -> list[Any]:
     return [queue.popleft() for _ in range(len(queue))]
 
 
-def _server_environment() -> dict[str, str]:
+def server_environment() -> dict[str, str]:
     """What a server process's environment must have: as many CPU devices as here, since their number decides how programs are compiled."""
     result = {"JAX_PLATFORMS": "cpu"}
     if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):

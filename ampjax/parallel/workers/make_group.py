@@ -1,0 +1,70 @@
+"""Checks that a model can be trained by processes, and says who starts them: this machine, or Ray."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ampjax.cluster.hosts.launcher import Launcher
+from ampjax.cluster.hosts.local_launcher import LocalLauncher
+from ampjax.cluster.hosts.packed_programs import packed
+from ampjax.cluster.hosts.ray_launcher import RayLauncher
+from ampjax.errors import SettingsError
+from ampjax.parallel.config.config import ParallaxConfig
+from ampjax.parallel.config.resources import Resources
+from ampjax.parallel.workers.process_group import ProcessGroup
+
+
+def process_group(resources: Resources, config: ParallaxConfig, loss_fn: Any, tx: Any) -> ProcessGroup:
+    """The processes of a runner; none is started yet.
+
+    Args:
+      resources: Machines with addresses.
+      config: The settings.
+      loss_fn: The loss function.
+      tx: The optimizer.
+
+    Returns:
+      The processes.
+
+    Raises:
+      SettingsError: If the settings need replicas in this process, or the loss function or the optimizer can't travel.
+    """
+    if config.run_option != "hybrid" or not config.sync:
+        got = f"run_option={config.run_option!r}, sync={config.sync}"
+        fix = "Leave the addresses out: then replicas are in this process, and all settings can be had."
+        raise SettingsError("settings, with machines that have addresses", "`hybrid` and `sync=True`", got, fix)
+    packed({"loss_fn": loss_fn, "tx": tx}, "the loss function and the optimizer")
+    addresses = [resources.machines[machine].address for machine in (*resources.servers, *resources.homes)]
+    return ProcessGroup(resources, launcher_for(addresses))
+
+
+def launcher_for(addresses: Sequence[str]) -> Callable[[], Launcher]:
+    """Makes who starts processes at some addresses.
+
+    Args:
+      addresses: By process.
+
+    Returns:
+      A function that makes a launcher: this machine's if all are here, and Ray's for any other.
+    """
+    if all(is_here(address) for address in addresses):
+        return LocalLauncher
+    return lambda: RayLauncher("auto", places=[own_address() if is_here(each) else each for each in addresses])
+
+
+def is_here(address: str) -> bool:
+    """Whether an address is this machine's.
+
+    Args:
+      address: A name or an address.
+    """
+    return address in ("localhost", "127.0.0.1", "::1", socket.gethostname())
+
+
+def own_address() -> str:
+    """This machine's address, as Ray knows it."""
+    import ray
+
+    return ray.util.get_node_ip_address()

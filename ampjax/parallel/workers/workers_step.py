@@ -1,0 +1,143 @@
+"""Steps over workers: the runner deals out the batch, and makes the update when all have pushed their gradients.
+
+It finds the rows of all replicas itself, since their programs are one, and so must be the padded number of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from ampjax.devices.random_keys import data_of, on_host
+from ampjax.parallel.homes.row_homes import RowsAtServers
+from ampjax.parallel.steps import batch_rows
+from ampjax.parallel.steps.step_outcome import require_finite
+from ampjax.parallel.steps.synchronous_steps import HomedStep, StepOutcome
+from ampjax.parallel.workers.dense_at_workers import DenseAtWorkers
+from ampjax.parallel.workers.process_group import ProcessGroup
+from ampjax.parallel.workers.protocol import Places, RowWork, StepDone, StepWork
+from ampjax.sparse.table.pending_update import PendingUpdate
+from ampjax.sparse.table.row_client import SplitPlace
+
+Tree = Any
+
+
+@dataclass
+class WorkersStep(HomedStep):
+    """Steps of a model whose replicas are processes.
+
+    Args:
+      group: The processes.
+      check_finite: Whether gradients that are not finite stop a step.
+    """
+
+    group: ProcessGroup
+    check_finite: bool
+    _finder: batch_rows.RowFinder = field(init=False)
+    _sizes: batch_rows.PaddedSizes = field(default_factory=batch_rows.PaddedSizes)
+    _told: dict[str, SplitPlace] = field(default_factory=dict)
+
+    def __post_init__(self):
+        self._finder = batch_rows.RowFinder(self.loss)
+
+    @property
+    def dense(self) -> DenseAtWorkers:
+        """The home of dense variables."""
+        dense: Any = self.homes.dense
+        return dense
+
+    def like(self) -> tuple[Tree, Tree]:
+        """See `HomedStep.like`. Nobody is asked."""
+        return self.dense.shapes()
+
+    def write(self, params: Tree, state: Tree, tables: Any) -> None:
+        """See `HomedStep.write`. Workers may be new, so they are told again where rows are."""
+        super().write(params, state, tables)
+        self._told.clear()
+
+    def __call__(self, number: int, parts: Sequence[Tree], keep: bool) -> StepOutcome:
+        """One step.
+
+        Args:
+          number: The step's, for messages.
+          parts: By replica its batch.
+          keep: Whether gradients will be asked for: they always can be.
+
+        Returns:
+          The step's losses, aux and gradients.
+
+        Raises:
+          ParameterError: If a dense gradient is not finite; nothing has changed.
+          TableError: If a row's gradient is not; nothing has changed.
+          HostError: If a process has ended, or an error was raised there.
+        """
+        del keep
+        parts = [jax.tree.map(on_host, part) for part in parts]
+        rows = self._finder(parts)
+        self._tell_places()
+        updates = {path: self._home(path).table.expect() for path in rows}
+        done = self._done(parts, rows, updates)
+        self._note_traffic(done)
+        if self.check_finite:
+            require_finite(number, lambda: done[0].loss, done[0].finite[None], self.dense.shapes()[0])
+        for path, update in updates.items():
+            for of_replica in done:
+                nbytes = sum(count.pushed for count in of_replica.traffic[path].values())
+                update.note_push([s for s, count in of_replica.traffic[path].items() if count.pushed], nbytes)
+        self._require_rows(done)
+        self.dense.note_step(done[0].shared)
+        waiting = {path: [update] for path, update in updates.items()}
+        self.homes.update(done[0].number, waiting)
+        gradients = lambda: self.homes.gradients(done[0].number, waiting)  # noqa: E731
+        return StepOutcome([done[0].loss], self._aux(parts, done), batch_rows.alphas(self.loss, rows), gradients)
+
+    def _done(
+        self, parts: Sequence[Tree], rows: batch_rows.ReplicaRows, updates: dict[str, PendingUpdate]
+    ) -> list[StepDone]:
+        number, readings = self.group.next_number(), self.readings.for_batch(parts[0])
+        sizes = {path: self._sizes.at_least(path, max(len(own.ids) for own in each)) for path, each in rows.items()}
+        works = []
+        for replica, part in enumerate(parts):
+            tables = {
+                path: RowWork(each[replica], sizes[path], readings[path], updates[path].number)
+                for path, each in rows.items()
+            }
+            works.append(StepWork(number, [data_of(leaf) for leaf in jax.tree.leaves(part)], tables))
+        self.group.tell_each(works)
+        return self.group.answers(number, len(parts))
+
+    def _home(self, path: str) -> RowsAtServers:
+        home: Any = self.homes.rows[path]
+        return home
+
+    def _tell_places(self) -> None:
+        """Tells workers which tables have been split anew, or are new."""
+        places = {path: home.table.place for path, home in self.homes.rows.items()}
+        if new := {path: place for path, place in places.items() if self._told.get(path) != place}:
+            self.group.tell(Places(new))
+            self._told.update(new)
+
+    def _note_traffic(self, done: Sequence[StepDone]) -> None:
+        for replica, of_replica in enumerate(done):
+            for path, counts in of_replica.traffic.items():
+                self._home(path).note_traffic(replica, counts)
+
+    def _require_rows(self, done: Sequence[StepDone]) -> None:
+        """Raises the first worker's error of those whose row gradients can't be applied."""
+        for of_replica in done:
+            if (error := of_replica.error) is not None:
+                raise error
+
+    def _aux(self, parts: Sequence[Tree], done: Sequence[StepDone]) -> Tree:
+        if not self.has_aux:
+            return None
+        leaves = [np.stack(each) for each in zip(*(of_replica.aux for of_replica in done), strict=True)]
+        return jax.tree.unflatten(self._aux_tree(parts), leaves)
+
+    def _aux_tree(self, parts: Sequence[Tree]) -> Any:
+        _, aux = self.loss.split_loss(parts[0]).traced.out_tree.children()
+        return aux
