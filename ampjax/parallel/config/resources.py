@@ -79,11 +79,10 @@ class Resources:
             if not machine.devices:
                 raise SettingsError(f"machine `{machine.host}`", "at least one device", "none", _EXAMPLE)
             if bool(machine.address) != self.has_processes:
-                got = "one" if machine.address else "none"
-                fix = "Give all machines an address, or none: then all are parts of this process."
-                raise SettingsError(f"machine `{machine.host}`, `address`", "one, as the first has", got, fix) if (
-                    self.has_processes
-                ) else SettingsError(f"machine `{machine.host}`, `address`", "none, as the first has none", got, fix)
+                where, expected = f"machine `{machine.host}`, `address`", "an address for all machines, or for none"
+                got = f"{'one' if machine.address else 'none'}, other than the first"
+                fix = "Without addresses, all machines are parts of this process."
+                raise SettingsError(where, expected, got, fix)
         if not self.servers:
             raise SettingsError("resources", "at least one server", "none", "Give a machine `servers: 1`.")
 

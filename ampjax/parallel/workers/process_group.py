@@ -119,7 +119,7 @@ class ProcessGroup:
           HostError: If one can't be started.
         """
         hosts = self.start()
-        return Begun(hosts[number], hosts.close)
+        return Begun(hosts[number], functools.partial(self._end_if, hosts))
 
     def start(self) -> Hosts:
         """Starts all processes, if they do not run.
@@ -136,12 +136,15 @@ class ProcessGroup:
             self.end()
             self._epoch += 1
             options = HostOptions(tuple(self._names), environment=_environment(), epoch=self._epoch)
-            program = functools.partial(
-                main, n_servers=self._n_servers, devices=self._devices, program=self._program
-            )
+            program = functools.partial(main, n_servers=self._n_servers, devices=self._devices, program=self._program)
             self._hosts = spawn(len(self._names), program, options, self._make_launcher())
             self._ended.clear()
             return self._hosts
+
+    def _end_if(self, hosts: Hosts) -> None:
+        with self._lock:
+            if self._hosts is hosts:  # else others have been started since
+                self.end()
 
     def end(self) -> None:
         """Ends all processes at once."""
@@ -149,7 +152,7 @@ class ProcessGroup:
             hosts, self._hosts = self._hosts, None
             if hosts is not None:
                 self._ended = {i: host.started.ending() or "ended with the others" for i, host in enumerate(hosts)}
-                for host in hosts:
+                for host in reversed(hosts):  # the first worker last: its end would let the others write of theirs
                     host.kill()
                 hosts.close()
 
@@ -244,7 +247,9 @@ class ProcessGroup:
 
     def _running(self) -> Hosts:
         if self._hosts is None:
-            lost = ", ".join(f"{self._names[i]}: {text}" for i, text in self._ended.items() if "with the others" not in text)
+            lost = ", ".join(
+                f"{self._names[i]}: {text}" for i, text in self._ended.items() if "with the others" not in text
+            )
             raise HostDiedError("runner", "its processes", f"none ({lost or 'they were closed'})", RESTORE)
         return self._hosts
 
@@ -256,7 +261,9 @@ class ProcessGroup:
         while True:
             of_host = {i: found for i, host in enumerate(hosts) if (found := _ending(host)) is not None}
             # What a killed process takes along fails or aborts; the cause may be noticed a little later than that.
-            causes = {i: found for i, found in of_host.items() if isinstance(found, _CAUSES) and "SIGABRT" not in found.got}
+            causes = {
+                i: found for i, found in of_host.items() if isinstance(found, _CAUSES) and "SIGABRT" not in found.got
+            }
             if causes or time.monotonic() > start + _CAUSE_S:
                 break
             time.sleep(0.02)

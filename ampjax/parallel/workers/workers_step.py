@@ -92,8 +92,12 @@ class WorkersStep(HomedStep):
         self.dense.note_step(done[0].shared)
         waiting = {path: [update] for path, update in updates.items()}
         self.homes.update(done[0].number, waiting)
-        gradients = lambda: self.homes.gradients(done[0].number, waiting)  # noqa: E731
-        return StepOutcome([done[0].loss], self._aux(parts, done), batch_rows.alphas(self.loss, rows), gradients)
+        return StepOutcome(
+            [done[0].loss],
+            self._aux(parts, done),
+            batch_rows.alphas(self.loss, rows),
+            lambda: self.homes.gradients(done[0].number, waiting),
+        )
 
     def _done(
         self, parts: Sequence[Tree], rows: batch_rows.ReplicaRows, updates: dict[str, PendingUpdate]

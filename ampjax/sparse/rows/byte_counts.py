@@ -58,9 +58,7 @@ class ByteCounts:
         return self
 
     def __sub__(self, earlier: ByteCounts) -> ByteCounts:
-        return ByteCounts(
-            self.pulled - earlier.pulled, self.pushed - earlier.pushed, self.indices - earlier.indices
-        )
+        return ByteCounts(self.pulled - earlier.pulled, self.pushed - earlier.pushed, self.indices - earlier.indices)
 
     def copy(self) -> ByteCounts:
         """The counts as they are now."""

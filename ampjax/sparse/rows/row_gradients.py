@@ -68,9 +68,7 @@ def checked_grads(
     return check_finite(grads, ids, f"{call}, gradients")
 
 
-def ready_to_push(
-    ids: np.ndarray, row_grads: Any, types: RowTypes, wire: np.dtype
-) -> tuple[np.ndarray, np.ndarray]:
+def ready_to_push(ids: np.ndarray, row_grads: Any, types: RowTypes, wire: np.dtype) -> tuple[np.ndarray, np.ndarray]:
     """One client's row gradients, checked, each row once, and as they travel.
 
     Args:
