@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ampjax.cluster.hosts.launcher import Launcher
 from ampjax.cluster.hosts.local_launcher import LocalLauncher
 from ampjax.cluster.hosts.packed_programs import packed
-from ampjax.cluster.hosts.ray_launcher import RayLauncher
+from ampjax.cluster.hosts.ray_launcher import RayLauncher, is_here
 from ampjax.errors import SettingsError
 from ampjax.parallel.config.config import ParallaxConfig
 from ampjax.parallel.config.resources import Resources
@@ -51,20 +50,4 @@ def launcher_for(addresses: Sequence[str]) -> Callable[[], Launcher]:
     """
     if all(is_here(address) for address in addresses):
         return LocalLauncher
-    return lambda: RayLauncher("auto", places=[own_address() if is_here(each) else each for each in addresses])
-
-
-def is_here(address: str) -> bool:
-    """Whether an address is this machine's.
-
-    Args:
-      address: A name or an address.
-    """
-    return address in ("localhost", "127.0.0.1", "::1", socket.gethostname())
-
-
-def own_address() -> str:
-    """This machine's address, as Ray knows it."""
-    import ray
-
-    return ray.util.get_node_ip_address()
+    return lambda: RayLauncher("auto", places=addresses)

@@ -45,6 +45,8 @@ def _work(context: HostContext, n_servers: int, devices: tuple[int, ...], progra
     for device in jax.devices():
         firsts.setdefault(device.process_index, device)
     servers = RowServers([context.peer(name) for name in context.names[:n_servers]])
+    if n == 1 and firsts[0].platform != "cpu":
+        firsts = {0: jax.local_devices()[devices[0]]}
     Worker(made, replica, firsts[replica], [firsts[i] for i in range(n)], servers).serve(context.driver)
 
 
