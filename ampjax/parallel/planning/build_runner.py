@@ -154,6 +154,7 @@ def _reduction(setup: RunnerSetup, plan: VariablePlan) -> Reduction:
         by_rows=frozenset(plan.analysis.sparse),
         across=not config.dense_at_servers,
         gather=config.run_option == "ar",
+        at_once=setup.group is not None,
     )
 
 

@@ -144,17 +144,6 @@ class ServerPart:
         """
         return self._buffers[update].rows() if update in self._buffers else {}
 
-    def check(self, update: int) -> None:
-        """Returns if an update's gradients can be applied.
-
-        Args:
-          update: The update's number.
-
-        Raises:
-          TableError: If a sum has overflowed.
-        """
-        self.rows(update)
-
     def partials(self, update: int, turn: int, shared: Sequence[Any]) -> list[list[np.ndarray]]:
         """One round's reductions over all rows in here, in as many pieces as threads made them.
 

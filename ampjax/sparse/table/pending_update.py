@@ -107,18 +107,6 @@ class PendingUpdate:
 
     # ---- the update (`optim.split_update.PendingRows`) -----------------------------------------------------------------
 
-    def check(self) -> None:
-        """Returns if the gradients can be applied.
-
-        Raises:
-          TableError: If they were applied, a sum has overflowed, or the table was split anew since.
-        """
-        with self._shards.connection.lock:
-            self.require_open()
-            if self._n_pushes < 2 and np.can_cast(self._shards.wire, self._shards.connection.rule.dtype):
-                return  # nothing is summed at the servers: all was checked before it left
-            self._shards.ask({server: ("check", self.number) for server in sorted(self._servers)}, self._nbytes)
-
     def partials(self, turn: int, shared: Values) -> list[np.ndarray]:
         """Reduces the gradients over the whole table: each server its own part, and these are put together.
 
@@ -128,8 +116,12 @@ class PendingUpdate:
 
         Returns:
           The round's reductions, in the order of the rule's.
+
+        Raises:
+          TableError: As `prepare` does.
         """
         with self._shards.connection.lock:
+            self.require_open()
             parts = self._shards.everywhere("partials", self.number, turn, _on_host(shared), nbytes=self._nbytes)
             return self._shards.connection.rule.combine(turn, [part for each in parts.values() for part in each])
 
@@ -143,7 +135,7 @@ class PendingUpdate:
           The function that makes the update and returns the table's version after it, to be called before anything else changes the table.
 
         Raises:
-          TableError: As `check` does.
+          TableError: If the gradients were applied, a sum has overflowed, or the table was split anew since.
         """
         shards = self._shards
         with shards.connection.lock:

@@ -108,7 +108,9 @@ def test_processes_train_to_the_bits_of_one_and_go_on_when_one_was_killed(tmp_pa
 
         runner._recoverer = None  # as without checkpoints
         os.kill(runner.hosts[0].process, signal.SIGKILL)
-        with pytest.raises(HostDiedError, match=r"server-0 on machine `a`: .* killed by SIGKILL\. .* `ParallaxConfig\("):
+        with pytest.raises(
+            HostDiedError, match=r"server-0 on machine `a`: .* killed by SIGKILL\. .* `ParallaxConfig\("
+        ):
             runner.run(batch(5))
         assert [state.state for state in runner.hosts][:2] == ["killed by SIGKILL", "ended with the others"]
         with pytest.raises(HostDiedError, match=r"its processes, got none \(server-0: killed by SIGKILL\)"):
@@ -129,7 +131,8 @@ def refused(runner):
 @pytest.mark.full
 @pytest.mark.filterwarnings("ignore:ampjax. :RuntimeWarning")
 @pytest.mark.parametrize("number", [1, 3], ids=["server", "worker"])
-def test_a_process_that_hangs_is_noticed_within_two_seconds(number, tmp_path):
+def test_a_process_that_hangs_is_noticed_within_two_seconds(number, tmp_path, monkeypatch):
+    monkeypatch.setenv("AMPJAX_HOST_SILENCE_S", "2")
     with make(TWO, tmp_path / "c") as runner:
         runners = here(), runner
         same_step(runners, 0)
@@ -154,7 +157,9 @@ def test_a_process_that_hangs_is_noticed_within_two_seconds(number, tmp_path):
 
 @pytest.mark.parametrize("options", [{"run_option": "ps"}, {"run_option": "ar"}, {"sync": False}], ids=str)
 def test_settings_that_need_replicas_in_this_process(options):
-    with pytest.raises(SettingsError, match="machines that have addresses: expected `hybrid` and `sync=True`, got run_opt"):
+    with pytest.raises(
+        SettingsError, match="machines that have addresses: expected `hybrid` and `sync=True`, got run_opt"
+    ):
         make(TWO, **options)
 
 
@@ -165,5 +170,7 @@ def test_a_loss_that_cannot_travel():
         with lock:
             return loss(params, batch)
 
-    with pytest.raises(SettingsError, match=r"the optimizer: expected something that can travel .*`loss_fn`.*`lock`, a lock"):
+    with pytest.raises(
+        SettingsError, match=r"the optimizer: expected something that can travel .*`loss_fn`.*`lock`, a lock"
+    ):
         make(TWO, loss=locked)
