@@ -7,7 +7,7 @@ the order of things and the counts; planning, steps, files and reports are elsew
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,12 @@ from ampjax.parallel.report import StepTotals, explain
 from ampjax.parallel.runner_checkpoints import RunnerCheckpoints
 from ampjax.parallel.runner_model import BuiltModel, InitialModel
 from ampjax.parallel.shard import split_batch
-from ampjax.parallel.steps.step_outcome import Metrics, fetched
+from ampjax.parallel.steps.step_outcome import Metrics, checked_fetch, fetched
 from ampjax.parallel.workers.process_group import ProcessState
 from ampjax.parallel.workers.recovery import Recoverer, Recovery
 from ampjax.utils.setting_checks import at_least
 
 Tree = Any
-FETCHES = ("gradients", "norms", "global_norm")
 
 
 class Runner:
@@ -114,7 +113,7 @@ class Runner:
           HostError: If a worker's process has ended, or gives no sign of life; likewise. With `ParallaxConfig(checkpoint=...)` all processes
             are started anew instead, and all steps since the last checkpoint taken again (`recoveries`).
         """
-        wanted = _checked_fetch(fetch, self.setup.config.sync)
+        wanted = checked_fetch(fetch, self.setup.config.sync)
         parts = split_batch(batch, len(self.setup.resources.devices))
         metrics, number = None, self.steps + 1
         while True:
@@ -406,19 +405,3 @@ class Runner:
             if group.label in chosen:
                 model.resplit(group, chosen[group.label])
         return searches
-
-
-def _checked_fetch(fetch: str | Sequence[str], sync: bool) -> tuple[str, ...]:
-    """The names of what a user wants to read of the gradients.
-
-    Raises:
-      SettingsError: If one is unknown, or replicas don't step together.
-    """
-    wanted = (fetch,) if isinstance(fetch, str) or not isinstance(fetch, Iterable) else tuple(fetch)
-    for name in wanted:
-        if name not in FETCHES:
-            raise SettingsError("fetch", f"some of {list(FETCHES)}", f"{name!r}", "Choose among these.")
-    if wanted and not sync:
-        fix = "Without a barrier no gradient is aggregated over replicas."
-        raise SettingsError("fetch", "synchronous training", "sync=False", fix)
-    return wanted

@@ -13,8 +13,8 @@ from ampjax.optim.row_rule import Values
 from ampjax.optim.split_transform import Split, Totals
 from ampjax.optim.split_update import Proposal
 from ampjax.parallel.workers.process_group import ProcessGroup
-from ampjax.parallel.workers.protocol import Adopt, Propose, Question, Write
 from ampjax.parallel.workers.worker import like
+from ampjax.parallel.workers.worker_messages import Adopt, Propose, Question, Write
 
 Tree = Any
 

@@ -21,8 +21,8 @@ from ampjax.cluster.wire.channel import wait_any
 from ampjax.cluster.wire.message import Message
 from ampjax.errors import HostDiedError, HostError, HostUnreachableError
 from ampjax.parallel.config.resources import Resources
-from ampjax.parallel.workers.protocol import TREES
 from ampjax.parallel.workers.worker_main import main
+from ampjax.parallel.workers.worker_messages import TREES
 from ampjax.parallel.workers.worker_program import WorkerProgram
 from ampjax.sparse.servers.process import Begun, server_environment
 

@@ -24,7 +24,8 @@ from ampjax.parallel.homes.dense_homes import DenseOnDevices
 from ampjax.parallel.homes.row_homes import PulledRows
 from ampjax.parallel.steps import batch_rows
 from ampjax.parallel.steps.step_programs import GradientResult, mapped_gradients
-from ampjax.parallel.workers.protocol import (
+from ampjax.parallel.workers.row_servers import RowServers
+from ampjax.parallel.workers.worker_messages import (
     TREES,
     Adopt,
     Answer,
@@ -36,7 +37,6 @@ from ampjax.parallel.workers.protocol import (
     StepWork,
     Write,
 )
-from ampjax.parallel.workers.row_servers import RowServers
 from ampjax.parallel.workers.worker_program import WorkerProgram
 from ampjax.sparse.rows.byte_counts import ByteCounts
 from ampjax.sparse.rows.row_gradients import ready_to_push

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+from typing import Any
 
 import cloudpickle
 import jax
@@ -41,7 +43,7 @@ def _work(context: HostContext, n_servers: int, devices: tuple[int, ...], progra
     made = cloudpickle.loads(program)
     for name, value in made.jax_settings.items():
         jax.config.update(name, value)
-    firsts: dict[int, jax.Device] = {}
+    firsts: dict[int, Any] = {}
     for device in jax.devices():
         firsts.setdefault(device.process_index, device)
     servers = RowServers([context.peer(name) for name in context.names[:n_servers]])
@@ -63,7 +65,7 @@ def _join(context: HostContext, n_servers: int, replica: int, n: int, device: in
         message = context.peer(names[0]).receive(START_S)
         assert message is not None
         address = message.text
-    chosen = None if jax.config.jax_platforms == "cpu" else [device]
+    chosen = None if os.environ.get("JAX_PLATFORMS") == "cpu" else [device]
     jax.distributed.initialize(address, n, replica, local_device_ids=chosen)
 
 

@@ -19,7 +19,7 @@ from ampjax.parallel.steps.step_outcome import require_finite
 from ampjax.parallel.steps.synchronous_steps import HomedStep, StepOutcome
 from ampjax.parallel.workers.dense_at_workers import DenseAtWorkers
 from ampjax.parallel.workers.process_group import ProcessGroup
-from ampjax.parallel.workers.protocol import Places, RowWork, StepDone, StepWork
+from ampjax.parallel.workers.worker_messages import Places, RowWork, StepDone, StepWork
 from ampjax.sparse.table.pending_update import PendingUpdate
 from ampjax.sparse.table.row_client import SplitPlace
 

@@ -59,7 +59,7 @@ class RowClient:
       counts: By server, the bytes that the client counts; there are as many as servers when it is used.
     """
 
-    def __init__(self, place: SplitPlace, ask: Ask, counts: Sequence[ByteCounts]):
+    def __init__(self, place: SplitPlace, ask: Ask, counts: Sequence[ByteCounts] | Mapping[int, ByteCounts]):
         self._place, self._ask, self._counts = place, ask, counts
 
     def pull(self, ids: np.ndarray, wire_dtype: np.dtype, columns: Columns) -> np.ndarray:
