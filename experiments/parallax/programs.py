@@ -114,6 +114,19 @@ class Plain:
         jax.block_until_ready(self._params)
 
 
+def processes(n_machines: int, replicas: int) -> px.Resources:
+    """Machines with a process for each replica and for a server, all of them here.
+
+    Args:
+      n_machines: Machines.
+      replicas: Replicas of each.
+    """
+    names = [f"machine-{m}" for m in range(n_machines)]
+    devices = [tuple(px.RemoteDevice(name, number) for number in range(replicas)) for name in names]
+    each = zip(names, devices, strict=True)
+    return px.Resources(tuple(px.Machine(name, own, address="localhost") for name, own in each))
+
+
 def machines(n_machines: int, replicas: int) -> px.Resources:
     """Machines of this process, with replicas and a server each.
 
