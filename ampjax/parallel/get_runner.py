@@ -104,6 +104,6 @@ def get_runner(
     group, processes = None, ServerProcesses(len(resources.servers)) if config.server_processes else None
     if resources.has_processes:
         group = process_group(resources, config, loss_fn, tx)
-        processes = ServerProcesses(len(resources.servers), group.begin_server)
+        processes = ServerProcesses(len(resources.servers), group.begin_server, waits=False)
     setup = RunnerSetup(loss_fn, tx, resources, config, Wire(len(resources.machines)), processes, group)
     return Runner(setup, params, partitioners, clock)

@@ -8,6 +8,7 @@ from typing import Any
 from ampjax.cluster.wire.channel import Channel
 from ampjax.errors import AmpError, InvariantError
 from ampjax.sparse.rows.partition_layout import SplitKey
+from ampjax.sparse.rows.server_part import Needs
 from ampjax.sparse.servers import protocol
 from ampjax.sparse.servers.protocol import Request
 
@@ -23,15 +24,16 @@ class RowServers:
         self._channels = channels
         self._n_requests = [0] * len(channels)
 
-    def ask(self, key: SplitKey, calls: Mapping[int, Any]) -> dict[int, Any]:
-        """Asks some servers, all at the same time.
+    def ask(self, key: SplitKey, calls: Mapping[int, Any], updates: int = 0) -> dict[int, Any]:
+        """Asks some servers, all at the same time. Pushes are not answered: who uses their update waits for them.
 
         Args:
           key: The table and split.
           calls: By server, the name of a `ServerPart` method and its arguments.
+          updates: Updates that must have been made at the servers before.
 
         Returns:
-          By server what it answers.
+          By server what it answers; None for a push.
 
         Raises:
           TableError: A server's, once all have answered.
@@ -40,9 +42,11 @@ class RowServers:
         """
         for server, (method, *args) in calls.items():
             self._n_requests[server] += 1
-            request = Request(key, method, args, self._n_requests[server])
+            is_push = method == "receive"
+            request = Request(key, method, args, self._n_requests[server], needs=Needs(updates), is_silent=is_push)
             self._channels[server].send(protocol.TREES.pack("request", request))
-        answers = {server: self._answer(server) for server in calls}
+        waited = [server for server, (method, *_) in calls.items() if method != "receive"]
+        answers = {server: self._answer(server) for server in waited}
         errors = [answer.error for answer in answers.values() if answer.error is not None]
         if errors:
             raise errors[0]

@@ -145,7 +145,7 @@ class Worker:
 
     def _step(self, work: StepWork) -> StepDone:
         traffic = {path: {server: ByteCounts() for server in self._places[path].placement} for path in work.tables}
-        clients = {path: self._client(path, traffic[path]) for path in work.tables}
+        clients = {path: self._client(path, traffic[path], of.updates) for path, of in work.tables.items()}
         pulled = {path: self._pull(path, clients[path], of_table) for path, of_table in work.tables.items()}
         sizes = _Agreed({path: of_table.size for path, of_table in work.tables.items()})
         (given,) = batch_rows.inputs(1, self._loss, {path: [rows] for path, rows in pulled.items()}, sizes)
@@ -175,9 +175,9 @@ class Worker:
             done = done._replace(shared=self._proposal.shared if self._replica == 0 else None)
         return done
 
-    def _client(self, path: str, counts: Mapping[int, ByteCounts]) -> RowClient:
+    def _client(self, path: str, counts: Mapping[int, ByteCounts], updates: int) -> RowClient:
         place = self._places[path]
-        return RowClient(place, functools.partial(self._servers.ask, place.key), counts)
+        return RowClient(place, functools.partial(self._servers.ask, place.key, updates=updates), counts)
 
     def _pull(self, path: str, client: RowClient, work: RowWork) -> PulledRows:
         dtype, columns = work.reading

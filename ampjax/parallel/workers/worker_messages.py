@@ -26,12 +26,14 @@ class RowWork(NamedTuple):
       size: How many there are with padding: the same at all workers, whose programs are one.
       reading: What of them has to travel.
       update: The number of the update to which it pushes their gradients.
+      updates: Updates that must have been made at the servers before it pulls.
     """
 
     rows: UniqueRows
     size: int
     reading: Reading
     update: int
+    updates: int
 
 
 class StepWork(NamedTuple):

@@ -87,7 +87,8 @@ class WorkersStep(HomedStep):
         for path, update in updates.items():
             for of_replica in done:
                 nbytes = sum(count.pushed for count in of_replica.traffic[path].values())
-                update.note_push([s for s, count in of_replica.traffic[path].items() if count.pushed], nbytes)
+                servers = [server for server, count in of_replica.traffic[path].items() if count.pushed]
+                update.note_push(servers, nbytes, has_come=False)
         self._require_rows(done)
         self.dense.note_step(done[0].shared)
         waiting = {path: [update] for path, update in updates.items()}
@@ -107,7 +108,9 @@ class WorkersStep(HomedStep):
         works = []
         for replica, part in enumerate(parts):
             tables = {
-                path: RowWork(each[replica], sizes[path], readings[path], updates[path].number)
+                path: RowWork(
+                    each[replica], sizes[path], readings[path], updates[path].number, self._home(path).table.n_updates
+                )
                 for path, each in rows.items()
             }
             works.append(StepWork(number, [data_of(leaf) for leaf in jax.tree.leaves(part)], tables))

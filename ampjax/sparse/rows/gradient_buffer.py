@@ -39,6 +39,11 @@ class GradientBuffer:
         self._clients.add((partition, number))
         parts[number] = local, grads
 
+    @property
+    def n_clients(self) -> int:
+        """How many clients have sent something."""
+        return len({client for _, client in self._clients})
+
     def rows(self) -> dict[int, Rows]:
         """Sums what clients have sent.
 

@@ -9,7 +9,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -45,6 +45,20 @@ class PartSettings:
     folder: Path | None = None
 
 
+class Needs(NamedTuple):
+    """What must have come to a part before it does something, where its clients do not wait for one another.
+
+    Args:
+      updates: Updates that have been made in it.
+      update: An update's number.
+      clients: Clients that have pushed to that one.
+    """
+
+    updates: int = 0
+    update: int = -1
+    clients: int = 0
+
+
 class ServerPart:
     """Partitions of a table on one server, empty at first. Its public methods are what a client can ask for, by name.
 
@@ -63,8 +77,18 @@ class ServerPart:
             p: Partition(p, layout.size(p), settings.types, seen, settings.folder) for p in settings.partitions
         }
         self._jobs = JobPool(self._partitions, settings.n_servers)
+        self._n_updates = 0
         self._buffers: dict[int, GradientBuffer] = {}
         self._prepared: dict[int, Callable[[], None]] = {}
+
+    def is_ready(self, needs: Needs) -> bool:
+        """Whether what a call needs has come, by whatever way.
+
+        Args:
+          needs: What it needs.
+        """
+        pushed = self._buffers[needs.update].n_clients if needs.update in self._buffers else 0
+        return self._n_updates >= needs.updates and pushed >= needs.clients
 
     # ---- some rows ---------------------------------------------------------------------------------------------------
 
@@ -191,6 +215,7 @@ class ServerPart:
           update: The update's number.
         """
         self._prepared.pop(update)()
+        self._n_updates += 1
 
     def drop(self, update: int) -> None:
         """Forgets an update. May be called from any thread.

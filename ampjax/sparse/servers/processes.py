@@ -17,7 +17,7 @@ from ampjax.errors import AmpError, ServerError
 from ampjax.optim.row_rule import RowRule
 from ampjax.sparse.rows.byte_counts import ByteCounts
 from ampjax.sparse.rows.partition_layout import SplitKey
-from ampjax.sparse.rows.server_part import PartSettings
+from ampjax.sparse.rows.server_part import Needs, PartSettings
 from ampjax.sparse.servers.all_servers import Call
 from ampjax.sparse.servers.process import CLOSED, Begun, ServerProcess, start_alone
 from ampjax.sparse.servers.protocol import Request
@@ -34,6 +34,7 @@ class ServerProcesses:
     Args:
       n: How many servers.
       begin: Starts one, by its number; on this machine, each alone, by default.
+      waits: Whether to wait until updates have been made. If not, an error of one ends its server: where all start anew together.
 
     Raises:
       SettingsError: If `n` is no integer of at least 1.
@@ -46,9 +47,9 @@ class ServerProcesses:
     (1, [[0.5, 0.5]])
     """
 
-    def __init__(self, n: int, begin: Callable[[int], Begun] = start_alone):
+    def __init__(self, n: int, begin: Callable[[int], Begun] = start_alone, waits: bool = True):
         at_least("servers", n, 1)
-        self._lock = threading.RLock()
+        self._lock, self._waits = threading.RLock(), waits
         self._rules: list[RowRule] = []  # by their numbers at the servers
         self._on: dict[SplitKey, tuple[int, ...]] = {}  # by split the servers that have a part of it
         self._is_closed = False
@@ -102,13 +103,16 @@ class ServerProcesses:
                 list(pool.map(lambda server: self._servers[server].start(), parts))
             self._ask({server: Request(key, "open", (settings, number)) for server, settings in parts.items()})
 
-    def ask(self, key: SplitKey, calls: Mapping[int, Call], nbytes: int = 0) -> dict[int, Any]:
+    def ask(
+        self, key: SplitKey, calls: Mapping[int, Call], nbytes: int = 0, needs: Mapping[int, Needs] | None = None
+    ) -> dict[int, Any]:
         """Asks parts; servers work at the same time.
 
         Args:
           key: The table and split.
           calls: By server its call.
           nbytes: Not used: they work at the same time however little there is to do.
+          needs: By server what must have come there before, from other clients.
 
         Returns:
           By server what its part answers.
@@ -118,7 +122,12 @@ class ServerProcesses:
           ServerError: If a server's process has ended, before this call or during it.
         """
         del nbytes
-        return self._ask({server: Request(key, method, args) for server, (method, *args) in calls.items()})
+        requests = {}
+        for server, (method, *args) in calls.items():
+            is_silent = method == "commit" and not self._waits
+            wanted = None if needs is None else needs.get(server)
+            requests[server] = Request(key, method, args, needs=wanted, is_silent=is_silent)
+        return self._ask(requests)
 
     def traffic(self, table: int, server: int) -> ByteCounts:
         """The bytes of a table that a server's process had counted at its last answer.
@@ -200,6 +209,8 @@ def _exchange(
         except AmpError as error:
             errors.append(error)
     for number in sent:
+        if requests[number].is_silent:
+            continue
         try:
             results[number] = servers[number].receive(rules, requests[number])
         except AmpError as error:

@@ -38,6 +38,29 @@ class Service:
         self._fetching = threading.Lock()  # a part's threads share the channel
         self._last: Answer | None = None
 
+    def is_ready(self, request: Request) -> bool:
+        """Whether what a request needs has come.
+
+        Args:
+          request: The request.
+        """
+        return self._server.is_ready(request.key, request.needs)
+
+    def serve(self, request: Request) -> None:
+        """Does what a request asks for, and sends the answer if somebody waits for it.
+
+        Args:
+          request: The request.
+
+        Raises:
+          AmpError: If nobody waits.
+        """
+        answer = self.answer(request)
+        if not request.is_silent:
+            self._channel.send(TREES.pack("answer", answer))
+        elif answer.error is not None:
+            raise answer.error
+
     def answer(self, request: Request) -> Answer:
         """Does what a request asks for; an error becomes part of the answer.
 
@@ -110,13 +133,17 @@ def serve(context: HostContext, clients: Sequence[str] = ()) -> None:
     """
     server = Server()
     services = {channel: Service(channel, server) for channel in (context.driver, *map(context.peer, clients))}
+    waiting: list[tuple[Channel, Request]] = []
     while True:
         for channel in wait_any(list(services)):
             try:
-                message = channel.receive(0)
-                if message is not None:
-                    channel.send(TREES.pack("answer", services[channel].answer(TREES.unpack(message))))
+                if (message := channel.receive(0)) is not None:
+                    waiting.append((channel, TREES.unpack(message)))
             except HostError:
                 if channel is context.driver:
                     raise
                 del services[channel]  # what becomes of the others is the driver's affair
+        while ready := next((each for each in waiting if services[each[0]].is_ready(each[1])), None):
+            waiting.remove(ready)
+            channel, request = ready
+            services[channel].serve(request)

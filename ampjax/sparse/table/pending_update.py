@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import itertools
 import weakref
@@ -15,6 +16,7 @@ from ampjax.errors import TableError
 from ampjax.optim.row_rule import Values
 from ampjax.sparse.rows.byte_counts import Columns, cut
 from ampjax.sparse.rows.gradient_buffer import Rows
+from ampjax.sparse.rows.server_part import Needs
 from ampjax.sparse.table.shards import Shards
 from ampjax.utils.interrupts import uninterrupted
 
@@ -37,6 +39,9 @@ class PendingUpdate:
         self._shards, self.number = shards, next(_numbers)
         self._is_applied = False
         self._servers: set[int] = set()  # those that have received something
+        self._clients: collections.Counter[int] = (
+            collections.Counter()
+        )  # by server, of those that may still be on their way
         self._n_pushes = self._nbytes = 0
         drop = functools.partial(shards.connection.servers.drop_update, shards.key)
         weakref.finalize(self, drop, self.number).atexit = False
@@ -67,14 +72,17 @@ class PendingUpdate:
         """
         self.note_push(self._shards.client.push(self.number, ids, grads, columns), cut(grads, columns).nbytes)
 
-    def note_push(self, servers: Iterable[int], nbytes: int) -> None:
+    def note_push(self, servers: Iterable[int], nbytes: int, has_come: bool = True) -> None:
         """Notes that a client has sent its row gradients to the servers.
 
         Args:
-          servers: Those that have received something.
+          servers: Those that receive something.
           nbytes: How much.
+          has_come: Whether they have it by now. If not, they wait for it before they do anything with the update.
         """
-        self._servers.update(servers)
+        servers = set(servers)
+        self._servers |= servers
+        self._clients.update(() if has_come else servers)
         self._n_pushes += 1
         self._nbytes += nbytes
 
@@ -122,7 +130,9 @@ class PendingUpdate:
         """
         with self._shards.connection.lock:
             self.require_open()
-            parts = self._shards.everywhere("partials", self.number, turn, _on_host(shared), nbytes=self._nbytes)
+            parts = self._shards.everywhere(
+                "partials", self.number, turn, _on_host(shared), nbytes=self._nbytes, needs=self._needs
+            )
             return self._shards.connection.rule.combine(turn, [part for each in parts.values() for part in each])
 
     def prepare(self, shared: Values) -> Callable[[], int]:
@@ -140,7 +150,7 @@ class PendingUpdate:
         shards = self._shards
         with shards.connection.lock:
             self.require_open()
-            shards.everywhere("prepare", self.number, _on_host(shared), nbytes=self._nbytes)
+            shards.everywhere("prepare", self.number, _on_host(shared), nbytes=self._nbytes, needs=self._needs)
 
         def commit() -> int:
             with shards.connection.lock, uninterrupted():
@@ -150,6 +160,11 @@ class PendingUpdate:
                 return shards.version
 
         return commit
+
+    @property
+    def _needs(self) -> dict[int, Needs]:
+        """By server the clients whose gradients it waits for."""
+        return {server: Needs(update=self.number, clients=n) for server, n in self._clients.items()}
 
     def _require_current_split(self) -> None:
         latest = self._shards.latest
@@ -164,7 +179,8 @@ class PendingUpdate:
     def _read(self, method: str, *args: Any) -> dict[int, Rows]:
         """Asks all servers that have gradients; by rising partition."""
         self._require_current_split()
-        answers = self._shards.ask({server: (method, self.number, *args) for server in sorted(self._servers)})
+        calls = {server: (method, self.number, *args) for server in sorted(self._servers)}
+        answers = self._shards.ask(calls, needs=self._needs)
         rows = {p: rows for answer in answers.values() for p, rows in answer.items()}
         return {p: rows[p] for p in sorted(rows)}
 

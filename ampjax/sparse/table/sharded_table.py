@@ -296,6 +296,11 @@ class Table:
         """Where its rows are, as it is split now."""
         return self._shards.place
 
+    @property
+    def n_updates(self) -> int:
+        """Updates that have been made since it was split so: what clients elsewhere wait for (`Needs`)."""
+        return self._shards.n_updates
+
     def note_traffic(self, counts: Mapping[int, ByteCounts]) -> None:
         """Adds what clients elsewhere have counted.
 

@@ -21,7 +21,7 @@ from ampjax.sparse.rows import row_blocks
 from ampjax.sparse.rows.byte_counts import ByteCounts
 from ampjax.sparse.rows.partition_layout import PartitionLayout, SplitKey
 from ampjax.sparse.rows.row_blocks import Block
-from ampjax.sparse.rows.server_part import PartSettings
+from ampjax.sparse.rows.server_part import Needs, PartSettings
 from ampjax.sparse.rows.shared_history import SharedHistory
 from ampjax.sparse.servers.all_servers import Servers, unique_numbers
 from ampjax.sparse.table.row_client import RowClient, SplitPlace
@@ -72,6 +72,7 @@ class Shards:
             settings.wire,
         )
         ask = functools.partial(connection.servers.ask, self.place.key)  # without a reference to this object
+        self._first_version = self.version
         self.client = RowClient(self.place, ask, connection.counts)
         self._successor: Shards | None = None
         self._has_counts = history.capacity > 0
@@ -110,6 +111,11 @@ class Shards:
     def wire(self) -> np.dtype:
         """The dtype of rows and gradients between client and server."""
         return self.place.wire
+
+    @property
+    def n_updates(self) -> int:
+        """Updates that have been made since it was split so."""
+        return self.version - self._first_version
 
     @property
     def latest(self) -> Shards:
@@ -179,30 +185,36 @@ class Shards:
 
     # ---- the servers -------------------------------------------------------------------------------------------------
 
-    def everywhere(self, method: str, *args: Any, nbytes: int = 0) -> dict[int, Any]:
+    def everywhere(
+        self, method: str, *args: Any, nbytes: int = 0, needs: Mapping[int, Needs] | None = None
+    ) -> dict[int, Any]:
         """Asks all servers that hold rows for the same.
 
         Args:
           method: A method of `ServerPart`.
           args: Its arguments.
           nbytes: How much there is to do, in bytes of gradients.
+          needs: By server what must have come there before, from other clients.
 
         Returns:
           By server, what the method gives.
         """
-        return self.ask({server: (method, *args) for server in self._used_servers}, nbytes)
+        return self.ask({server: (method, *args) for server in self._used_servers}, nbytes, needs)
 
-    def ask(self, calls: Mapping[int, Any], nbytes: int = 0) -> dict[int, Any]:
+    def ask(
+        self, calls: Mapping[int, Any], nbytes: int = 0, needs: Mapping[int, Needs] | None = None
+    ) -> dict[int, Any]:
         """Asks some servers.
 
         Args:
           calls: By server, a method of its `ServerPart` and the arguments.
           nbytes: How much there is to do, in bytes of gradients.
+          needs: By server what must have come there before, from other clients.
 
         Returns:
           By server, what the method gives.
         """
-        return self.connection.servers.ask(self.key, calls, nbytes)
+        return self.connection.servers.ask(self.key, calls, nbytes, needs)
 
 
 def _own_folder(folder: str | Path | None) -> tempfile.TemporaryDirectory[str] | None:
