@@ -33,6 +33,7 @@ class DenseAtWorkers:
         state = split.init(params)
         self._like = jax.tree.map(_without_memory, (params, state))
         self._shared: Mapping[str, Values] | None = None
+        self._is_adopted = False  # an update of which workers will hear with the next step
         self.write(params, state)
 
     def write(self, params: Tree, state: Tree) -> None:
@@ -43,11 +44,14 @@ class DenseAtWorkers:
           state: The optimizer's shared state.
         """
         self._group.start()
+        self._is_adopted = False
         leaves = [[data_of(leaf) for leaf in jax.tree.leaves(tree)] for tree in (params, state)]
         self._group.tell(Write(*leaves))
 
     def read(self) -> tuple[Tree, Tree]:
         """Parameters and shared state as host arrays of their own."""
+        if self.take_adoption():
+            self._group.tell(Adopt())
         params, state = self._group.ask(lambda number: Question(number, "read"))
         return self._made(0, params), self._made(1, state)
 
@@ -110,12 +114,18 @@ class DenseAtWorkers:
         return Proposal(grads, None, shared)
 
     def adopt(self, proposal: Proposal) -> None:
-        """Replaces parameters and state by the proposed ones, at all workers.
+        """Replaces parameters and state by the proposed ones, at all workers: as soon as somebody could see it.
 
         Args:
-          proposal: What `propose` gave.
+          proposal: What `propose` gave, of the last step.
         """
-        self._group.tell(Adopt(proposal.params))
+        del proposal
+        self._is_adopted = True
+
+    def take_adoption(self) -> bool:
+        """Whether there is an update of which workers have not heard; the caller tells them."""
+        result, self._is_adopted = self._is_adopted, False
+        return result
 
     def fetch(self, grads: Tree) -> Tree:
         """Reads reduced gradients.

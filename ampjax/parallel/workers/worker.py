@@ -109,8 +109,7 @@ class Worker:
             case StepWork():
                 return self._step(what)
             case Adopt():
-                assert self._proposal is not None
-                self._home.adopt(self._proposal)
+                self._adopt()
             case Propose(number, totals):
                 self._proposal = self._home.propose(self._grads, totals)
                 return self._answer(number, self._proposal.shared)
@@ -125,6 +124,10 @@ class Worker:
             case Write(params, state):
                 self._write(params, state)
         return None
+
+    def _adopt(self) -> None:
+        assert self._proposal is not None
+        self._home.adopt(self._proposal)
 
     @property
     def _home(self) -> DenseOnDevices:
@@ -144,6 +147,8 @@ class Worker:
     # ---- a step ------------------------------------------------------------------------------------------------------
 
     def _step(self, work: StepWork) -> StepDone:
+        if work.adopts:
+            self._adopt()
         traffic = {path: {server: ByteCounts() for server in self._places[path].placement} for path in work.tables}
         clients = {path: self._client(path, traffic[path], of.updates) for path, of in work.tables.items()}
         pulled = {path: self._pull(path, clients[path], of_table) for path, of_table in work.tables.items()}

@@ -43,11 +43,13 @@ class StepWork(NamedTuple):
       number: The step's number, for this run of processes.
       batch: The leaves of its part of the batch; of keys, their integers.
       tables: By table.
+      adopts: Whether the update that was proposed in the last step is made first.
     """
 
     number: int
     batch: Sequence[np.ndarray]
     tables: Mapping[str, RowWork]
+    adopts: bool = False
 
 
 class StepDone(NamedTuple):
@@ -123,13 +125,7 @@ class Propose(NamedTuple):
 
 
 class Adopt(NamedTuple):
-    """Makes the update that was proposed. Nobody answers.
-
-    Args:
-      number: The step's number.
-    """
-
-    number: int
+    """Makes the update that was proposed in the last step. Nobody answers."""
 
 
 class Answer(NamedTuple):

@@ -105,7 +105,7 @@ class WorkersStep(HomedStep):
     ) -> list[StepDone]:
         number, readings = self.group.next_number(), self.readings.for_batch(parts[0])
         sizes = {path: self._sizes.at_least(path, max(len(own.ids) for own in each)) for path, each in rows.items()}
-        works = []
+        works, adopts = [], self.dense.take_adoption()
         for replica, part in enumerate(parts):
             tables = {
                 path: RowWork(
@@ -113,7 +113,7 @@ class WorkersStep(HomedStep):
                 )
                 for path, each in rows.items()
             }
-            works.append(StepWork(number, [data_of(leaf) for leaf in jax.tree.leaves(part)], tables))
+            works.append(StepWork(number, [data_of(leaf) for leaf in jax.tree.leaves(part)], tables, adopts))
         self.group.tell_each(works)
         return self.group.answers(number, len(parts))
 
