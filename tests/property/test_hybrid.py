@@ -105,11 +105,11 @@ CASES = {
         {"run_option": "ps", "boundary_among_servers": False, "local_aggregation": False},
     ),
     "hybrid-adam-processes": ("adam", "mean", ("a", "b"), {}),
-    "hybrid-momentum-sum-processes": ("momentum", "sum", ("a", "b"), {}),
+    "ps-momentum-sum-processes": ("momentum", "sum", ("a", "b"), {"run_option": "ps"}),
 }
 
 
-MARKS = {"hybrid-momentum-sum-processes": pytest.mark.full}
+MARKS = {"ps-momentum-sum-processes": pytest.mark.full}
 
 
 @functools.cache

@@ -98,7 +98,7 @@ def build_step(setup: RunnerSetup, plan: VariablePlan, params: Tree, parts: Sequ
     )
     shared = (plan.program, plan.has_aux, homes, Readings(plan.program, config.boundary_between_workers_and_servers))
     if setup.group is not None:
-        return WorkersStep(*shared, setup.group, config.check_finite)
+        return WorkersStep(*shared, setup.group, resources.homes, config.check_finite)
     if not config.sync:
         return AsyncStep(*shared, resources, config.max_staleness, config.check_finite)
     return SparseStep(*shared, resources.devices, reduction, config.check_finite)
@@ -160,12 +160,13 @@ def _reduction(setup: RunnerSetup, plan: VariablePlan) -> Reduction:
 
 def _dense_home(setup: RunnerSetup, plan: VariablePlan, split: Split, params: Tree, text: dict[str, str]) -> DenseHome:
     config, resources = setup.config, setup.resources
-    if setup.group is not None:
+    if setup.group is not None and not config.dense_at_servers:
         return DenseAtWorkers(split, params, setup.group)
     if not config.dense_at_servers:
         return DenseOnDevices(split, params, resources.devices)
     servers = {text[path]: servers_of[0] for path, servers_of in plan.servers.items() if path not in plan.tables}
-    return DenseAtServers(split, params, resources, servers, setup.wire, config.local_aggregation)
+    together = config.local_aggregation and setup.group is None  # processes pull and push for themselves
+    return DenseAtServers(split, params, resources, servers, setup.wire, together)
 
 
 def _row_home(setup: RunnerSetup, plan: VariablePlan, path: str, rule: RowRule, values: Any) -> RowHome:

@@ -13,7 +13,7 @@ from ampjax.optim.row_rule import Values
 from ampjax.optim.split_transform import Split, Totals
 from ampjax.optim.split_update import Proposal
 from ampjax.parallel.workers.process_group import ProcessGroup
-from ampjax.parallel.workers.worker import like
+from ampjax.parallel.workers.worker import tree_of
 from ampjax.parallel.workers.worker_messages import Adopt, Propose, Question, Write
 
 Tree = Any
@@ -55,7 +55,7 @@ class DenseAtWorkers:
         params, state = self._group.ask(lambda number: Question(number, "read"))
         return self._made(0, params), self._made(1, state)
 
-    def shapes(self) -> tuple[Tree, Tree]:
+    def like(self) -> tuple[Tree, Tree]:
         """Trees like parameters and shared state, whatever has become of the workers."""
         return self._like
 
@@ -140,7 +140,7 @@ class DenseAtWorkers:
         return self._made(0, self._group.ask(lambda number: Question(number, "gradients")))
 
     def _made(self, which: int, leaves: Sequence[np.ndarray]) -> Tree:
-        return jax.tree.map(lambda leaf: leaf if is_key(leaf) else np.array(leaf), like(self._like[which], leaves))
+        return jax.tree.map(lambda leaf: leaf if is_key(leaf) else np.array(leaf), tree_of(self._like[which], leaves))
 
 
 def _without_memory(leaf: Any) -> Any:

@@ -30,10 +30,12 @@ def process_group(resources: Resources, config: ParallaxConfig, loss_fn: Any, tx
     Raises:
       SettingsError: If the settings need replicas in this process, or the loss function or the optimizer can't travel.
     """
-    if config.run_option != "hybrid" or not config.sync:
+    if config.run_option == "ar" or not config.sync:
         got = f"run_option={config.run_option!r}, sync={config.sync}"
         fix = "Leave the addresses out: then replicas are in this process, and all settings can be had."
-        raise SettingsError("settings, with machines that have addresses", "`hybrid` and `sync=True`", got, fix)
+        raise SettingsError(
+            "settings, with machines that have addresses", "`hybrid` or `ps`, and `sync=True`", got, fix
+        )
     packed({"loss_fn": loss_fn, "tx": tx}, "the loss function and the optimizer")
     addresses = [resources.machines[machine].address for machine in (*resources.servers, *resources.homes)]
     return ProcessGroup(resources, launcher_for(addresses))

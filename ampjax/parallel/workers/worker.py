@@ -138,7 +138,7 @@ class Worker:
         return Answer(number, value) if self._replica == 0 else None
 
     def _write(self, params: Sequence[np.ndarray], state: Sequence[np.ndarray]) -> None:
-        params, state = (like(shape, leaves) for shape, leaves in zip(self._shapes, (params, state), strict=True))
+        params, state = (tree_of(shape, leaves) for shape, leaves in zip(self._shapes, (params, state), strict=True))
         if self._dense is None:
             self._dense = DenseOnDevices(self._split, params, [self._here])
         self._dense.write(params, state)
@@ -154,8 +154,8 @@ class Worker:
         pulled = {path: self._pull(path, clients[path], of_table) for path, of_table in work.tables.items()}
         sizes = _Agreed({path: of_table.size for path, of_table in work.tables.items()})
         (given,) = batch_rows.inputs(1, self._loss, {path: [rows] for path, rows in pulled.items()}, sizes)
-        inputs = spread_inputs([(*given._replace(ids={}), like(self._batch, work.batch))], [self._here])
-        arguments = self._home.pull(), *inputs
+        inputs = spread_inputs([(*given._replace(ids={}), tree_of(self._batch, work.batch))], [self._here])
+        arguments = self._params(work), *inputs
         result: GradientResult = issue_collective(self._program, *arguments, token=lambda result: result.loss)
         self._grads, self._proposal = result.grads, None
         finite = np.array(shard_of(result.finite, 0))
@@ -165,6 +165,9 @@ class Worker:
             [np.array(shard_of(leaf, 0)) for leaf in jax.tree.leaves(result.aux)],
             finite,
             traffic,
+            grads=()
+            if work.params is None
+            else [np.array(shard_of(leaf, 0)) for leaf in jax.tree.leaves(result.grads)],
         )
         if self._is_checked and not finite.all():
             return done
@@ -175,10 +178,15 @@ class Worker:
                 naming_variable(path, push)
         except TableError as error:
             return done._replace(error=error)
-        if self._split.n_rounds == 0:  # nothing has to be known of the tables' gradients first
+        if work.params is None and self._split.n_rounds == 0:  # nothing has to be known of the tables' gradients first
             self._proposal = self._home.propose(self._grads, [])
             done = done._replace(shared=self._proposal.shared if self._replica == 0 else None)
         return done
+
+    def _params(self, work: StepWork) -> Tree:
+        if work.params is None:
+            return self._home.pull()
+        return spread_inputs([tree_of(self._shapes[0], work.params)], [self._here])
 
     def _client(self, path: str, counts: Mapping[int, ByteCounts], updates: int) -> RowClient:
         place = self._places[path]
@@ -195,7 +203,7 @@ class Worker:
         client.push(work.update, ids, sums, work.reading.columns, self._replica)
 
 
-def like(shapes: Tree, leaves: Sequence[np.ndarray]) -> Tree:
+def tree_of(shapes: Tree, leaves: Sequence[np.ndarray]) -> Tree:
     """A tree from leaves that have travelled.
 
     Args:

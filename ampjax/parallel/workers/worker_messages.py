@@ -44,12 +44,14 @@ class StepWork(NamedTuple):
       batch: The leaves of its part of the batch; of keys, their integers.
       tables: By table.
       adopts: Whether the update that was proposed in the last step is made first.
+      params: The leaves of dense variables, where they are at servers; None where the worker has them.
     """
 
     number: int
     batch: Sequence[np.ndarray]
     tables: Mapping[str, RowWork]
     adopts: bool = False
+    params: Sequence[np.ndarray] | None = None
 
 
 class StepDone(NamedTuple):
@@ -57,12 +59,13 @@ class StepDone(NamedTuple):
 
     Args:
       number: The step's.
-      loss: The loss, reduced over replicas.
+      loss: The loss; reduced over replicas, unless dense variables are at servers.
       aux: The leaves of the loss function's second result.
       finite: Whether the loss and then each dense variable's gradient is.
       traffic: By table and server, what has gone there and come back.
       shared: By table, the values that its update needs, where they depend on dense variables only; None where they don't.
       error: Why its row gradients can't be applied.
+      grads: The leaves of dense gradients, its own share, where dense variables are at servers.
     """
 
     number: int
@@ -72,6 +75,7 @@ class StepDone(NamedTuple):
     traffic: Mapping[str, Mapping[int, ByteCounts]]
     shared: Mapping[str, Sequence[np.ndarray]] | None = None
     error: TableError | None = None
+    grads: Sequence[np.ndarray] = ()
 
 
 class Places(NamedTuple):

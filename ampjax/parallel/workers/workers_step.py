@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from ampjax.devices.random_keys import data_of, on_host
+from ampjax.parallel.homes.dense_homes import DenseAtServers
 from ampjax.parallel.homes.row_homes import RowsAtServers
 from ampjax.parallel.steps import batch_rows
 from ampjax.parallel.steps.step_outcome import require_finite
@@ -32,10 +33,12 @@ class WorkersStep(HomedStep):
 
     Args:
       group: The processes.
+      machines: Each replica's.
       check_finite: Whether gradients that are not finite stop a step.
     """
 
     group: ProcessGroup
+    machines: Sequence[int]
     check_finite: bool
     _finder: batch_rows.RowFinder = field(init=False)
     _sizes: batch_rows.PaddedSizes = field(default_factory=batch_rows.PaddedSizes)
@@ -43,19 +46,11 @@ class WorkersStep(HomedStep):
 
     def __post_init__(self):
         self._finder = batch_rows.RowFinder(self.loss)
-
-    @property
-    def dense(self) -> DenseAtWorkers:
-        """The home of dense variables."""
-        dense: Any = self.homes.dense
-        return dense
-
-    def like(self) -> tuple[Tree, Tree]:
-        """See `HomedStep.like`. Nobody is asked."""
-        return self.dense.shapes()
+        self.group.start()
 
     def write(self, params: Tree, state: Tree, tables: Any) -> None:
         """See `HomedStep.write`. Workers may be new, so they are told again where rows are."""
+        self.group.start()
         super().write(params, state, tables)
         self._told.clear()
 
@@ -83,21 +78,22 @@ class WorkersStep(HomedStep):
         done = self._done(parts, rows, updates)
         self._note_traffic(done)
         if self.check_finite:
-            require_finite(number, lambda: done[0].loss, done[0].finite[None], self.dense.shapes()[0])
+            losses = [own.loss for own in done] if self._at_servers else done[0].loss
+            require_finite(number, lambda: losses, np.stack([own.finite for own in done]), self.like()[0])
         for path, update in updates.items():
             for of_replica in done:
                 nbytes = sum(count.pushed for count in of_replica.traffic[path].values())
                 servers = [server for server, count in of_replica.traffic[path].items() if count.pushed]
                 update.note_push(servers, nbytes, has_come=False)
         self._require_rows(done)
-        self.dense.note_step(done[0].shared)
         waiting = {path: [update] for path, update in updates.items()}
-        self.homes.update(done[0].number, waiting)
+        grads = self._dense_gradients(done)
+        self.homes.update(grads, waiting)
         return StepOutcome(
-            [done[0].loss],
+            [own.loss for own in done] if self._at_servers else [done[0].loss],
             self._aux(parts, done),
             batch_rows.alphas(self.loss, rows),
-            lambda: self.homes.gradients(done[0].number, waiting),
+            lambda: self.homes.gradients(grads, waiting),
         )
 
     def _done(
@@ -105,7 +101,8 @@ class WorkersStep(HomedStep):
     ) -> list[StepDone]:
         number, readings = self.group.next_number(), self.readings.for_batch(parts[0])
         sizes = {path: self._sizes.at_least(path, max(len(own.ids) for own in each)) for path, each in rows.items()}
-        works, adopts = [], self.dense.take_adoption()
+        works, at_workers = [], self._at_workers
+        adopts = at_workers is not None and at_workers.take_adoption()
         for replica, part in enumerate(parts):
             tables = {
                 path: RowWork(
@@ -113,9 +110,34 @@ class WorkersStep(HomedStep):
                 )
                 for path, each in rows.items()
             }
-            works.append(StepWork(number, [data_of(leaf) for leaf in jax.tree.leaves(part)], tables, adopts))
+            works.append(StepWork(number, _leaves(part), tables, adopts, self._params_for(replica)))
         self.group.tell_each(works)
         return self.group.answers(number, len(parts))
+
+    @property
+    def _at_workers(self) -> DenseAtWorkers | None:
+        dense: Any = self.homes.dense
+        return dense if isinstance(dense, DenseAtWorkers) else None
+
+    @property
+    def _at_servers(self) -> DenseAtServers | None:
+        dense: Any = self.homes.dense
+        return dense if isinstance(dense, DenseAtServers) else None
+
+    def _params_for(self, replica: int) -> list[np.ndarray] | None:
+        """Dense variables as they arrive at a replica; None where it has them."""
+        home = self._at_servers
+        return None if home is None else _leaves(home.pull_for(self.machines[replica]))
+
+    def _dense_gradients(self, done: Sequence[StepDone]) -> Any:
+        """The reduced gradients in the form in which their home keeps them."""
+        if (home := self._at_servers) is not None:
+            structure = jax.tree.structure(self.like()[0])
+            trees = [jax.tree.unflatten(structure, own.grads) for own in done]
+            return home.sum_of(list(zip(self.machines, trees, strict=True)))
+        assert self._at_workers is not None
+        self._at_workers.note_step(done[0].shared)
+        return done[0].number
 
     def _home(self, path: str) -> RowsAtServers:
         home: Any = self.homes.rows[path]
@@ -148,3 +170,7 @@ class WorkersStep(HomedStep):
     def _aux_tree(self, parts: Sequence[Tree]) -> Any:
         _, aux = self.loss.split_loss(parts[0]).traced.out_tree.children()
         return aux
+
+
+def _leaves(tree: Tree) -> list[np.ndarray]:
+    return [data_of(leaf) for leaf in jax.tree.leaves(tree)]

@@ -43,9 +43,9 @@ def make(resources, folder=None, loss=loss, **options):
     return px.get_runner(loss, params, TX, resources, config)
 
 
-def here():
+def here(**options):
     first, second = jax.local_devices()[:2]
-    return make(Resources((Machine("a", (first,)), Machine("b", (second,)))))
+    return make(Resources((Machine("a", (first,)), Machine("b", (second,)))), **options)
 
 
 def equal(first, second):
@@ -117,6 +117,16 @@ def test_processes_train_to_the_bits_of_one_and_go_on_when_one_was_killed(tmp_pa
             runner.run(batch(5))
 
 
+@pytest.mark.slow
+@pytest.mark.full
+def test_dense_variables_at_servers_are_the_same_bits_too():
+    with make(TWO, run_option="ps") as runner:
+        runners = here(run_option="ps"), runner
+        for seed in range(3):
+            same_step(runners, seed)
+        same_model(runners)
+
+
 def refused(runner):
     """Steps with numbers that are not finite change nothing."""
     with pytest.raises(ParameterError, match=r"step 4, gradients: expected finite numbers, got a loss of inf"):
@@ -155,10 +165,10 @@ def test_a_process_that_hangs_is_noticed_within_two_seconds(number, tmp_path, mo
         same_model(runners)
 
 
-@pytest.mark.parametrize("options", [{"run_option": "ps"}, {"run_option": "ar"}, {"sync": False}], ids=str)
+@pytest.mark.parametrize("options", [{"run_option": "ar"}, {"sync": False}], ids=str)
 def test_settings_that_need_replicas_in_this_process(options):
     with pytest.raises(
-        SettingsError, match="machines that have addresses: expected `hybrid` and `sync=True`, got run_opt"
+        SettingsError, match="machines that have addresses: expected `hybrid` or `ps`, and `sync=True`, got run_opt"
     ):
         make(TWO, **options)
 
