@@ -35,6 +35,15 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
 """Settings of `ParallaxConfig` by the papers' names: table 4 of EuroSys 2019, then that of the arXiv version."""
 
 
+def can_be_processes(way: str) -> bool:
+    """Whether a way's replicas can be processes.
+
+    Args:
+      way: A name in `WAYS`, or `pmap`.
+    """
+    return way in WAYS and WAYS[way].get("run_option") != "ar"
+
+
 class Ours:
     """A runner.
 
@@ -59,6 +68,10 @@ class Ours:
     def reset(self, params: Any) -> None:
         """Starts anew; what has been compiled stays."""
         self.runner.reset(params)
+
+    def close(self) -> None:
+        """Ends its processes, if it has any."""
+        self.runner.close()
 
     def wait(self) -> None:
         """Until the last step's loss and parameters are there."""
@@ -108,6 +121,9 @@ class Plain:
         results = issue_collective(self.program, *self.arguments(batch), token=lambda results: results[2])
         self._params, self._state, loss = results
         return loss
+
+    def close(self) -> None:
+        """Nothing to do: it has no processes."""
 
     def wait(self) -> None:
         """Until the parameters are there."""
