@@ -62,14 +62,14 @@ class Fault:
     Args:
       sign: The signal.
       role: The process's.
-      sent_s: When.
-      noticed_s: How long it took until the runner knew it, and had taken the step that was under way.
+      sent: When, in seconds since 1970.
+      noticed_s: How long it took until the runner knew it.
       seconds: How long it took to go on.
     """
 
     sign: signal.Signals
     role: str = ""
-    sent_s: float = 0.0
+    sent: float = 0.0
     noticed_s: float = 0.0
     seconds: float = 0.0
 
@@ -121,7 +121,7 @@ def _step(runner: px.Runner, batch: Any, fault: Fault | None, rng: np.random.Gen
 
     def strike() -> None:
         assert state.process is not None
-        fault.sent_s = time.monotonic()
+        fault.sent = time.time()
         os.kill(state.process, fault.sign)
 
     timer = threading.Timer(float(rng.uniform(0, 0.02)), strike)
@@ -129,8 +129,8 @@ def _step(runner: px.Runner, batch: Any, fault: Fault | None, rng: np.random.Gen
     metrics = runner.run(batch)
     timer.join()
     if len(runner.recoveries) > n:
-        fault.seconds = runner.recoveries[-1].seconds
-        fault.noticed_s = time.monotonic() - fault.sent_s - fault.seconds
+        recovery = runner.recoveries[-1]
+        fault.noticed_s, fault.seconds = recovery.noticed - fault.sent, recovery.seconds
     return metrics
 
 

@@ -30,12 +30,14 @@ class Recovery:
       step: The step that was to be taken, or had just been.
       restored: The step from which it went on.
       error: What had happened.
+      noticed: When that was noticed, in seconds since 1970.
       seconds: How long it took until all steps had been taken again.
     """
 
     step: int
     restored: int
     error: str
+    noticed: float
     seconds: float
 
 
@@ -88,7 +90,7 @@ class Recoverer:
         if self._n_in_a_row > _MOST:
             error.add_note(f"That was time {self._n_in_a_row} without a new step, so it was not tried again.")
             raise error
-        start, restored = time.monotonic(), 0
+        noticed, start, restored = time.time(), time.monotonic(), 0
         warnings.warn(
             f"ampjax: {error} Others are started, and go on from the last checkpoint.", RuntimeWarning, stacklevel=4
         )
@@ -98,4 +100,4 @@ class Recoverer:
             self.reset(self._base)
         for parts in self._parts:
             self.again(parts)
-        self.recoveries.append(Recovery(step, restored, str(error), time.monotonic() - start))
+        self.recoveries.append(Recovery(step, restored, str(error), noticed, time.monotonic() - start))
