@@ -70,7 +70,7 @@ COMMANDS: Mapping[str, Command] = {
     "staleness": Command("staleness.board", "StalenessOptions"),
     "chaos": Command("chaos.driver", "ChaosOptions"),
     "chaos-hosts": Command("chaos.hosts", "ChaosHostsOptions"),
-    "parallax-chaos": Command("parallax.chaos", "ParallaxChaosOptions"),
+    "chaos-runner": Command("chaos.runner", "ChaosRunnerOptions"),
     "calibrate": Command("calibrate", "CalibrateOptions"),
     "numerics": Command("numerics", "NumericsOptions"),
     "report": Command("report", "ReportOptions"),

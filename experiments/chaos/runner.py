@@ -26,7 +26,7 @@ from experiments.records import append
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParallaxChaosOptions:
+class ChaosRunnerOptions:
     """Two machines with a server and a worker each, all processes here; random ones are killed or stopped while a model is trained.
 
     Args:
@@ -74,7 +74,7 @@ class Fault:
     seconds: float = 0.0
 
 
-def main(options: ParallaxChaosOptions, console: Console | None = None) -> dict[str, Any]:
+def main(options: ChaosRunnerOptions, console: Console | None = None) -> dict[str, Any]:
     """Prints a table; gives what was found.
 
     Raises:
@@ -105,7 +105,7 @@ def main(options: ParallaxChaosOptions, console: Console | None = None) -> dict[
             ends = [(runner.params, runner.opt_state) for runner in (here, there)]
             n_recoveries = len(there.recoveries)
     exact = all(jax.tree.leaves(jax.tree.map(np.array_equal, *ends)))
-    result = {"experiment": "parallax-chaos", "seed": options.seed, "exact": exact, "recoveries": n_recoveries}
+    result = {"experiment": "chaos-runner", "seed": options.seed, "exact": exact, "recoveries": n_recoveries}
     result["faults"] = [vars(fault) | {"sign": fault.sign.name} for fault in faults]
     append(options.json, [result])
     _show(console or Console(highlight=False), options, faults, result)
@@ -134,7 +134,7 @@ def _step(runner: px.Runner, batch: Any, fault: Fault | None, rng: np.random.Gen
     return metrics
 
 
-def _show(console: Console, options: ParallaxChaosOptions, faults: list[Fault], result: dict[str, Any]) -> None:
+def _show(console: Console, options: ChaosRunnerOptions, faults: list[Fault], result: dict[str, Any]) -> None:
     table = compact("what", "faults", "noticed after, s\nmedian, worst", "going on, s\nmedian, worst")
     for sign in (signal.SIGKILL, signal.SIGSTOP):
         own = [fault for fault in faults if fault.sign == sign and fault.seconds]
