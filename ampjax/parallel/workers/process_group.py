@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,8 +27,12 @@ from ampjax.parallel.workers.worker_messages import TREES
 from ampjax.parallel.workers.worker_program import WorkerProgram
 from ampjax.sparse.servers.process import Begun, server_environment
 
+_CAUSES = HostDiedError, HostUnreachableError
 _CAUSE_S = 1.0
 """How long the cause of a worker's error is looked for: another process that has ended, or gives no sign of life."""
+
+OnQuestion = Callable[[int, Message], None]
+"""Takes a server's number, and what it asks."""
 
 RESTORE = "What it held is lost: restore the last checkpoint, which starts all processes anew, or let `ParallaxConfig(checkpoint=...)` do both."
 
@@ -70,7 +75,7 @@ class ProcessGroup:
         self._program, self._epoch, self._n_asked = b"", 0, 0
         self._hosts: Hosts | None = None
         self._ended: dict[int, str] = {}
-        self._on_question: Callable[[int], None] = lambda server: None
+        self._on_question: Callable[[], OnQuestion | None] = lambda: None
 
     @property
     def n_workers(self) -> int:
@@ -97,17 +102,18 @@ class ProcessGroup:
 
     # ---- start and end -----------------------------------------------------------------------------------------------
 
-    def carry(self, program: WorkerProgram, on_question: Callable[[int], None]) -> None:
+    def carry(self, program: WorkerProgram, on_question: OnQuestion) -> None:
         """Takes what workers are made from.
 
         Args:
           program: It travels when processes are started.
-          on_question: Answers what a server asks while it works for a worker.
+          on_question: A method that answers what a server asks while it works for a worker.
 
         Raises:
           SettingsError: If something in it can't travel.
         """
-        self._program, self._on_question = packed(program, "the loss function and the optimizer"), on_question
+        self._program = packed(program, "the loss function and the optimizer")
+        self._on_question = weakref.WeakMethod(on_question)  # its object ends the processes when nobody holds it
 
     def begin_server(self, number: int) -> Begun:
         """Starts all processes, if they do not run, and gives a server's.
@@ -229,12 +235,12 @@ class ProcessGroup:
             waiting = [channel for channel, i in numbers.items() if i < 0 or i not in found]
             try:
                 for channel in wait_any(waiting):
-                    if numbers[channel] < 0:
-                        self._on_question(numbers[channel] + self._n_servers)
-                    elif (message := channel.receive(0)) is not None:
-                        answer = TREES.unpack(message)
-                        if answer.number == number:
-                            found[numbers[channel]] = answer
+                    message = channel.receive(0)
+                    if message is not None and numbers[channel] < 0:
+                        if (answer_question := self._on_question()) is not None:
+                            answer_question(numbers[channel] + self._n_servers, message)
+                    elif message is not None and (answer := TREES.unpack(message)).number == number:
+                        found[numbers[channel]] = answer
             except HostError as error:
                 raise self._failure(error) from None
         return [found[i] for i in range(n)]
@@ -286,9 +292,6 @@ def _environment() -> dict[str, str]:
     if jax.default_backend() != "cpu":
         del result["JAX_PLATFORMS"]
     return result
-
-
-_CAUSES = HostDiedError, HostUnreachableError
 
 
 def _ending(host: Host) -> HostError | None:

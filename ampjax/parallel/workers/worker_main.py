@@ -11,6 +11,8 @@ import jax
 
 from ampjax.cluster.hosts.host_context import HostContext
 from ampjax.cluster.wire.message import Message
+from ampjax.parallel.workers.row_servers import RowServers
+from ampjax.parallel.workers.worker import Worker
 from ampjax.sparse.servers.serving import serve
 
 START_S = 120
@@ -36,11 +38,7 @@ def main(context: HostContext, n_servers: int, devices: tuple[int, ...], program
 def _work(context: HostContext, n_servers: int, devices: tuple[int, ...], program: bytes) -> None:
     replica, n = context.number - n_servers, len(context.names) - n_servers
     _join(context, n_servers, replica, n, devices[replica])
-    # What follows may use JAX's devices, so it comes after.
-    from ampjax.parallel.workers.row_servers import RowServers
-    from ampjax.parallel.workers.worker import Worker
-
-    made = cloudpickle.loads(program)
+    made = cloudpickle.loads(program)  # after the others were joined: what is in it may use JAX's devices
     for name, value in made.jax_settings.items():
         jax.config.update(name, value)
     firsts: dict[int, Any] = {}

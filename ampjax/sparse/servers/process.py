@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 
 from ampjax.cluster.hosts.spawn_hosts import Host, HostOptions, spawn
+from ampjax.cluster.wire.message import Message
 from ampjax.errors import AmpError, HostError, ServerError
 from ampjax.optim.row_rule import RowRule
 from ampjax.sparse.rows.byte_counts import ByteCounts
@@ -159,18 +160,19 @@ class ServerProcess:
             raise self._with_name(answer.error, answer.notes)
         return answer.result
 
-    def answer_question(self, rules: Sequence[RowRule]) -> None:
+    def answer_question(self, rules: Sequence[RowRule], question: Message) -> None:
         """Sends a function that the server has asked for while it works for another client.
 
         Args:
           rules: Optimizers' rules by number.
+          question: What has come from it.
 
         Raises:
           HostError: If its process has ended.
         """
-        question = self._receive()
-        assert isinstance(question, FunctionRequest)
-        self._export(rules, question)
+        request = TREES.unpack(question)
+        assert isinstance(request, FunctionRequest)
+        self._export(rules, request)
 
     def _export(self, rules: Sequence[RowRule], request: FunctionRequest) -> None:
         self._host.channel.send(TREES.pack("export", _export(rules[request.rule], request)))

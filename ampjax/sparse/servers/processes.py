@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from ampjax.cluster.wire.message import Message
 from ampjax.errors import AmpError, ServerError
 from ampjax.optim.row_rule import RowRule
 from ampjax.sparse.rows.byte_counts import ByteCounts
@@ -138,17 +139,18 @@ class ServerProcesses:
         """
         return self._servers[server].traffic.get(table, ByteCounts())
 
-    def answer_question(self, server: int) -> None:
+    def answer_question(self, server: int, question: Message) -> None:
         """Answers what a server asks while it works for another client.
 
         Args:
           server: Its number.
+          question: What has come from it.
 
         Raises:
           HostError: If its process has ended.
         """
         with self._lock:
-            self._servers[server].answer_question(self._rules)
+            self._servers[server].answer_question(self._rules, question)
 
     def drop_update(self, key: SplitKey, update: int) -> None:
         """Lets a split's servers forget an update with their next requests. Safe in a finalizer, which may run in the midst of a request.

@@ -1,5 +1,6 @@
 """A runner whose servers and replicas are processes: the training of one process bit for bit, and what comes after one was lost."""
 
+import gc
 import os
 import signal
 import sys
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from support.processes import is_there
 
 import ampjax.parallel as px
 from ampjax.errors import HostDiedError, ParameterError, SettingsError, TableError
@@ -133,11 +135,28 @@ def test_processes_train_to_the_bits_of_one_and_go_on_when_one_was_killed(tmp_pa
 @pytest.mark.slow
 @pytest.mark.full
 def test_dense_variables_at_servers_are_the_same_bits_too():
-    with make(TWO, run_option="ps") as runner:
-        runners = here(run_option="ps"), runner
-        for seed in range(3):
-            same_step(runners, seed)
-        same_model(runners)
+    runner = make(TWO, run_option="ps")
+    runners = here(run_option="ps"), runner
+    for seed in range(3):
+        same_step(runners, seed)
+    same_model(runners)
+    processes = [state.process for state in runner.hosts]
+    del runner, runners
+    gc.collect()
+    assert not any(map(is_there, processes))  # when nobody holds the runner, they end
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_without_a_table_servers_are_watched_too():
+    def dense(params, batch):
+        return px.mean((batch["y"] * params["w"][0] - 1) ** 2)
+
+    with make(TWO, loss=dense) as runner:
+        runner.run(batch(0))
+        kill(runner.hosts[1], signal.SIGKILL)
+        with pytest.raises(HostDiedError, match=r"server-1 on machine `b`: .* killed by SIGKILL"):
+            [runner.run(batch(seed)) for seed in range(50)]
 
 
 def refused(runner):
