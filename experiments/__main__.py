@@ -71,6 +71,7 @@ COMMANDS: Mapping[str, Command] = {
     "tune": Command("tune", "TuneOptions"),
     "chaos": Command("chaos.driver", "ChaosOptions"),
     "chaos-hosts": Command("chaos.hosts", "ChaosHostsOptions"),
+    "chaos-runner": Command("chaos.runner", "ChaosRunnerOptions"),
     "calibrate": Command("calibrate", "CalibrateOptions"),
     "numerics": Command("numerics", "NumericsOptions"),
     "report": Command("report", "ReportOptions"),

@@ -13,12 +13,12 @@ import numpy as np
 
 
 def is_key(leaf: Any) -> bool:
-    """Whether a leaf is an array of `jax.random.key`s.
+    """Whether a leaf is an array of `jax.random.key`s, or the shape of one.
 
     Args:
       leaf: Anything.
     """
-    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return isinstance(leaf, jax.Array | jax.ShapeDtypeStruct) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def data_of(leaf: Any) -> np.ndarray:
@@ -43,10 +43,13 @@ def wrapped_like(leaf: Any, data: np.ndarray) -> Any:
     """Data as keys, if a leaf holds keys; the inverse of `data_of`.
 
     Args:
-      leaf: A leaf of the kind that is wanted.
+      leaf: A leaf of the kind that is wanted, or its shape.
       data: What `data_of` gave of a leaf of that kind.
     """
-    return jax.random.wrap_key_data(jnp.asarray(data), impl=jax.random.key_impl(leaf)) if is_key(leaf) else data
+    if not is_key(leaf):
+        return data
+    some = leaf if isinstance(leaf, jax.Array) else jnp.empty(0, leaf.dtype)
+    return jax.random.wrap_key_data(jnp.asarray(data), impl=jax.random.key_impl(some))
 
 
 def copy_leaf(leaf: Any) -> Any:

@@ -71,14 +71,6 @@ class SharedPart(Protocol):
 class PendingRows(Protocol):
     """The row gradients of one table that wait for one update."""
 
-    def check(self) -> None:
-        """Returns if `prepare` would not raise.
-
-        Raises:
-          TableError: If the gradients can't be applied.
-        """
-        ...
-
     def partials(self, turn: int, shared: Values) -> Values:
         """Reduces the gradients over the whole table, for one round.
 
@@ -88,6 +80,9 @@ class PendingRows(Protocol):
 
         Returns:
           The reductions, in the order of the rule's.
+
+        Raises:
+          TableError: If the gradients can't be applied.
         """
         ...
 
@@ -99,6 +94,9 @@ class PendingRows(Protocol):
 
         Returns:
           The function that writes the new rows.
+
+        Raises:
+          TableError: If the gradients can't be applied.
         """
         ...
 
@@ -170,8 +168,6 @@ def prepare_update(
     Raises:
       TableError: If a table's gradients can't be applied.
     """
-    for rows in tables.values():
-        rows.check()
     totals: list[Mapping[str, Values]] = []
     for turn in range(n_rounds):
         shared = part.shared(turn, grads, totals)

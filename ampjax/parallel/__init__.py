@@ -4,13 +4,15 @@ from ampjax.devices.allreduce import all_reduce_sum, average
 from ampjax.devices.loss_collectives import Weighted, all_gather, mean
 from ampjax.parallel.config.config import Checkpoints, ParallaxConfig, SampleTimes
 from ampjax.parallel.config.partitioner import Partitioner, partitioner
-from ampjax.parallel.config.resources import Machine, Resources
+from ampjax.parallel.config.resources import Machine, RemoteDevice, Resources
 from ampjax.parallel.get_runner import get_runner
 from ampjax.parallel.homes.row_homes import RowGrads
 from ampjax.parallel.planning.transfer_costs import all_reduce_bytes, server_bytes
 from ampjax.parallel.runner import Runner
 from ampjax.parallel.shard import Parts, shard
 from ampjax.parallel.steps.step_outcome import Metrics
+from ampjax.parallel.workers.process_group import ProcessState
+from ampjax.parallel.workers.recovery import Recovery
 
 # The names of the original code.
 Config = ParallaxConfig
@@ -25,6 +27,9 @@ __all__ = [
     "ParallaxConfig",
     "Partitioner",
     "Parts",
+    "ProcessState",
+    "Recovery",
+    "RemoteDevice",
     "Resources",
     "RowGrads",
     "Runner",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from ampjax.parallel.homes.wire import Wire
 from ampjax.parallel.planning.build_runner import RunnerSetup
 from ampjax.parallel.runner import Runner
 from ampjax.parallel.steps.step_programs import LossFn
+from ampjax.parallel.workers.make_group import process_group
 from ampjax.sparse.servers.processes import ServerProcesses
 
 Tree = Any
@@ -28,7 +29,7 @@ def get_runner(
     loss_fn: LossFn,
     params: Tree,
     tx: optax.GradientTransformation,
-    resource_info: str | Path | Resources | None = None,
+    resource_info: str | Path | Mapping[str, Any] | Resources | None = None,
     config: ParallaxConfig | None = None,
     partitioners: Sequence[Partitioner] = (),
     *,
@@ -48,7 +49,8 @@ def get_runner(
       tx: An optax transform, which must work row by row on sparse variables. Without sparse variables and servers, it gets the loss as
         `value`. Transforms that ask for `staleness` are told how many updates were made since the gradients' parameters were pulled: 0 with
         a barrier. Their state then stands in a `ToldState`, on tables, too.
-      resource_info: A resource file, `Resources`, or None for all local devices as one machine.
+      resource_info: A resource file, what one holds, `Resources`, or None for all local devices as one machine. Where machines have
+        addresses, a server process is started for each server and a worker process for each replica, at the first batch.
       config: The settings.
       partitioners: Which sparse variables share a number of partitions.
       clock: Gives seconds; for the partition search.
@@ -99,6 +101,9 @@ def get_runner(
     warn_of_wrong_numbers("get_runner", jax.local_devices(backend="cpu"))
     resources = find_resources(resource_info)
     config = config or ParallaxConfig()
-    processes = ServerProcesses(len(resources.servers)) if config.server_processes else None
-    setup = RunnerSetup(loss_fn, tx, resources, config, Wire(len(resources.machines)), processes)
+    group, processes = None, ServerProcesses(len(resources.servers)) if config.server_processes else None
+    if resources.has_processes:
+        group = process_group(resources, config, loss_fn, tx)
+        processes = ServerProcesses(len(resources.servers), group.begin_server, waits=False)
+    setup = RunnerSetup(loss_fn, tx, resources, config, Wire(len(resources.machines)), processes, group)
     return Runner(setup, params, partitioners, clock)

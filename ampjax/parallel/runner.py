@@ -7,7 +7,7 @@ the order of things and the counts; planning, steps, files and reports are elsew
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ampjax.errors import EquivalenceWarning, SettingsError
+from ampjax.errors import AmpError, EquivalenceWarning, HostError, ServerError, SettingsError
 from ampjax.optim.told_staleness import told_if_asked
 from ampjax.parallel import runner_files
 from ampjax.parallel.config.partitioner import Group, Partitioner
@@ -30,11 +30,12 @@ from ampjax.parallel.report import StepTotals, explain
 from ampjax.parallel.runner_checkpoints import RunnerCheckpoints
 from ampjax.parallel.runner_model import BuiltModel, InitialModel
 from ampjax.parallel.shard import split_batch
-from ampjax.parallel.steps.step_outcome import Metrics, fetched
+from ampjax.parallel.steps.step_outcome import Metrics, checked_fetch, fetched
+from ampjax.parallel.workers.process_group import ProcessState
+from ampjax.parallel.workers.recovery import Recoverer, Recovery
 from ampjax.utils.setting_checks import at_least
 
 Tree = Any
-FETCHES = ("gradients", "norms", "global_norm")
 
 
 class Runner:
@@ -64,6 +65,10 @@ class Runner:
         self._equivalence = Equivalence(skipped="there was no batch yet")
         self._totals = StepTotals()
         self._checkpoints = RunnerCheckpoints(setup.config.checkpoint)
+        self._recoverer: Recoverer | None = None
+        if setup.group is not None and setup.config.checkpoint is not None:
+            self._recoverer = Recoverer(self._go_back_to, self._go_back_to_begin, self._step_again)
+            self._recoverer.begin_at(first)
 
     def __enter__(self) -> Runner:
         return self
@@ -78,6 +83,8 @@ class Runner:
         """
         if self.setup.processes is not None:
             self.setup.processes.close()
+        if self.setup.group is not None:
+            self.setup.group.end()
 
     # ---- training ----------------------------------------------------------------------------------------------------
 
@@ -103,10 +110,31 @@ class Runner:
           DataError: If the batch is not like the first one.
           EquivalenceError: At the first batch, if the joined batch's loss is not what replicas make of it, where the settings ask for it.
           ServerError: If a server's process has ended. `restore` goes on from a checkpoint, with a new process.
+          HostError: If a worker's process has ended, or gives no sign of life; likewise. With `ParallaxConfig(checkpoint=...)` all processes
+            are started anew instead, and all steps since the last checkpoint taken again (`recoveries`).
         """
-        wanted = _checked_fetch(fetch, self.setup.config.sync)
+        wanted = checked_fetch(fetch, self.setup.config.sync)
         parts = split_batch(batch, len(self.setup.resources.devices))
-        model, searches = self._built(parts), self._searches
+        metrics, number = None, self.steps + 1
+        while True:
+            try:
+                model = self._built(parts)
+                if metrics is None:
+                    metrics, dropped = self._step(model, parts, wanted)
+                if (path := self._checkpoints.save_if_due(self.steps, self.save)) and self._recoverer is not None:
+                    self._recoverer.begin_at(path)
+                break
+            except (HostError, ServerError) as error:
+                self._recover(error, number)
+        if dropped:
+            raise dropped[0]
+        return metrics
+
+    def _step(
+        self, model: BuiltModel, parts: Sequence[Tree], wanted: Sequence[str]
+    ) -> tuple[Metrics, Sequence[AmpError]]:
+        """One step, and which errors are to be told after it."""
+        searches = self._searches
         if searches is not None and (next_split := searches.wanted()) is not None:
             model.resplit(*next_split)
         before, start = self.setup.wire.traffic(), self._clock()
@@ -115,15 +143,15 @@ class Runner:
             outcome = model.step(self.steps + 1, parts, bool(wanted))
         except KeyboardInterrupt:
             if model.step.n_updates > n_updates:  # it had waited until all was written: the step counts
-                self._count({})
+                self._count({}, parts)
             raise
         read = fetched(wanted, model.readable(outcome.gradients())) if wanted else {}
-        self._count(outcome.alpha)
+        self._count(outcome.alpha, parts)
         if searches is not None and not searches.is_over:
             jax.block_until_ready((outcome.aux, [np.asarray(loss) for loss in outcome.losses]))
             if (result := searches.record(self._clock() - start)) is not None:
                 model.resplit(*result)
-        metrics = Metrics(
+        result = Metrics(
             step=self.steps,
             losses=outcome.losses,
             aux=outcome.aux,
@@ -133,10 +161,7 @@ class Runner:
             fetched=read,
             is_mean=self.setup.config.average_dense == "mean",
         )
-        self._checkpoints.save_if_due(self.steps, self.save)
-        if outcome.dropped:
-            raise outcome.dropped[0]
-        return metrics
+        return result, outcome.dropped
 
     def build(self, batch: Tree) -> Runner:
         """Plans and builds for a batch, without a step; `run` does it otherwise.
@@ -169,6 +194,8 @@ class Runner:
         """
         self._require_built().reset(params)
         self.steps = 0
+        if self._recoverer is not None:
+            self._recoverer.begin_at(checked_params(params))
 
     def resplit(self, partitions: int) -> None:
         """Deals the rows of all tables out to another number of partitions; training goes on as it was.
@@ -228,6 +255,16 @@ class Runner:
         return self._require_built().step
 
     @property
+    def hosts(self) -> list[ProcessState]:
+        """Its servers' and workers' processes, where machines have addresses; none where all is in this process."""
+        return [] if self.setup.group is None else self.setup.group.states
+
+    @property
+    def recoveries(self) -> list[Recovery]:
+        """Losses of processes after which it went on, in order."""
+        return [] if self._recoverer is None else list(self._recoverer.recoveries)
+
+    @property
     def searches(self) -> list[SearchResult]:
         """Partition searches that have ended: samples, fit and choice; `ampjax.viz.partitions` draws them."""
         return [] if self._searches is None else list(self._searches.results)
@@ -277,6 +314,8 @@ class Runner:
         restored = self._model.restore(path)
         self.steps = restored if isinstance(restored, int) else restored.step
         self._checkpoints.claim()
+        if self._recoverer is not None:
+            self._recoverer.begin_at(Path(path))
 
     def resume(self) -> int:
         """Goes on from the newest whole checkpoint that `ParallaxConfig(checkpoint=...)` has written, if there is one.
@@ -305,9 +344,29 @@ class Runner:
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
-    def _count(self, alpha: Mapping[str, float]) -> None:
+    def _count(self, alpha: Mapping[str, float], parts: Sequence[Tree] | None = None) -> None:
         self.steps += 1
         self._totals.add(alpha)
+        if self._recoverer is not None and parts is not None:
+            self._recoverer.note_step(parts)
+
+    def _recover(self, error: HostError | ServerError, step: int) -> None:
+        """Goes on after a loss of processes, or raises the error again."""
+        group = self.setup.group
+        if self._recoverer is None or group is None or group.is_running or isinstance(self._model, InitialModel):
+            raise error
+        self._recoverer.recover(error, step)
+
+    def _go_back_to(self, path: Path) -> int:
+        self.steps = self._require_built().restore(path).step
+        return self.steps
+
+    def _go_back_to_begin(self, params: Tree) -> None:
+        self._require_built().reset(params)
+        self.steps = 0
+
+    def _step_again(self, parts: Sequence[Tree]) -> None:
+        self._count(self._require_built().step(self.steps + 1, parts, False).alpha)
 
     def _require_built(self) -> BuiltModel:
         if isinstance(self._model, InitialModel):
@@ -346,19 +405,3 @@ class Runner:
             if group.label in chosen:
                 model.resplit(group, chosen[group.label])
         return searches
-
-
-def _checked_fetch(fetch: str | Sequence[str], sync: bool) -> tuple[str, ...]:
-    """The names of what a user wants to read of the gradients.
-
-    Raises:
-      SettingsError: If one is unknown, or replicas don't step together.
-    """
-    wanted = (fetch,) if isinstance(fetch, str) or not isinstance(fetch, Iterable) else tuple(fetch)
-    for name in wanted:
-        if name not in FETCHES:
-            raise SettingsError("fetch", f"some of {list(FETCHES)}", f"{name!r}", "Choose among these.")
-    if wanted and not sync:
-        fix = "Without a barrier no gradient is aggregated over replicas."
-        raise SettingsError("fetch", "synchronous training", "sync=False", fix)
-    return wanted

@@ -60,17 +60,22 @@ class RunnerCheckpoints:
         self._series.claim()
         return found
 
-    def save_if_due(self, steps: int, save: Callable[[Path], None]) -> None:
+    def save_if_due(self, steps: int, save: Callable[[Path], None]) -> Path | None:
         """Writes a checkpoint after so many steps, or so much time.
 
         Args:
           steps: Steps taken so far.
           save: Writes one into a folder, in one go.
+
+        Returns:
+          The folder, if it has.
         """
         if self._when is None or self._series is None:
-            return
+            return None
         by_time = self._when.every_seconds
         is_late = by_time is not None and time.monotonic() - self._last_s >= by_time
-        if is_late if self._when.every_steps is None else steps % self._when.every_steps == 0:
-            self._series.write(steps, save)
-            self._last_s = time.monotonic()
+        if not (is_late if self._when.every_steps is None else steps % self._when.every_steps == 0):
+            return None
+        self._series.write(steps, save)
+        self._last_s = time.monotonic()
+        return self._series.path(steps)

@@ -179,7 +179,7 @@ class BuiltModel:
           TableError: If files are missing, cut off or altered.
         """
         step = self.step
-        saved = runner_files.load(path, *step.read(), step.tables, self.plan.program.transposed)
+        saved = runner_files.load(path, *step.like(), step.tables, self.plan.program.transposed)
         step.write(saved.params, saved.state, saved.tables)
         return saved
 

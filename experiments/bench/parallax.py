@@ -23,13 +23,13 @@ from ampjax.parallel.steps.synchronous_steps import DenseStep
 from ampjax.utils.text_tables import compact
 from experiments.bench import towers
 from experiments.parallax.measure import Program, Turns, seconds_of, write_json
-from experiments.parallax.programs import Ours, Plain, machines, make
+from experiments.parallax.programs import Ours, Plain, machines, make, processes
 from experiments.parallax.workloads import Sizes, Workload, workload
 
 TURN = 10
 """Steps of a program on the table before the other has its turn."""
 
-What = Literal["lm", "table", "towers", "processes", "resnet", "inception"]
+What = Literal["lm", "table", "towers", "processes", "workers", "workers-lm", "resnet", "inception"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +39,9 @@ class ParallaxBench:
     `lm`: hybrid over a dense AllReduce by pmap, an LSTM language model with a full embedding table, SGD; one program after the other, for
     they need 10 GB each. `table`: a step on some rows of a table over a dense step, one device. `towers`: a step on two tables beside plain
     JAX that updates touched rows by hand (`by hand` in place of `plain`), with the memory that either needs. `processes`: the same step with servers in
-    processes of their own over one with servers in this process, which stands in the place of plain JAX. `resnet`, `inception`: full depth,
-    small images, in turn; and whether both programs hold the same collectives.
+    processes of their own over one with servers in this process, which stands in the place of plain JAX. `workers`, `workers-lm`: replicas
+    and as many servers in processes of their own over all in this one, for the table and for lm; name them, they are not among the usual
+    ones. `resnet`, `inception`: full depth, small images, in turn; and whether both programs hold the same collectives.
 
     Args:
       what: Which comparisons.
@@ -127,6 +128,8 @@ def main(options: ParallaxBench, console: Console | None = None) -> list[Result]
         "table": lambda options: [large_table(options)],
         "towers": two_towers,
         "processes": lambda options: [server_processes(options)],
+        "workers": lambda options: [workers(options)],
+        "workers-lm": lambda options: [workers_lm(options)],
         "resnet": lambda options: [images("resnet", options)],
         "inception": lambda options: [images("inception", options)],
     }
@@ -152,16 +155,12 @@ def main(options: ParallaxBench, console: Console | None = None) -> list[Result]
 
 def language_model(options: ParallaxBench) -> Result:
     """Hybrid over a dense AllReduce."""
-    config = lm.Config(
-        options.vocabulary, options.classes, options.units, options.units, None, options.samples, options.batch,
-        options.words, dropout=0.0,
-    )  # fmt: skip
     resources = machines(1, options.replicas)
-    batches = [_batch(config, options.replicas * config.batch, seed) for seed in range(4)]
 
     def run(way: str, n: int) -> float:
         # Parameters of gigabytes: a program has its own, and the first ones go.
-        program = make(Workload("lm", lm.make_loss(config), lm.init(config), optax.sgd(0.1), batches), way, resources)
+        work = _language_model(options)
+        batches, program = work.batches, make(work, way, resources)
         seconds_of(program, batches[: len(batches) if way == "hybrid" else 1])  # as many shapes as there are
         return statistics.median(seconds_of(program, [batches[i % len(batches)]]) for i in range(n))
 
@@ -218,6 +217,38 @@ def server_processes(options: ParallaxBench) -> Result:
     assert (both[0] == both[1]).all()  # the same bits
     what = f"processes: {options.servers}, {options.ids} of {options.rows} rows"
     return Result(what, timings["ours"].median, timings["plain"].median, 0.0)
+
+
+def workers(options: ParallaxBench) -> Result:
+    """A step that reads some rows of a table: replicas and servers in processes of their own over all in this process."""
+    what = f"workers: {options.replicas}, {options.ids} of {options.rows} rows"
+    return _in_processes(what, _table(options), options)
+
+
+def workers_lm(options: ParallaxBench) -> Result:
+    """A step of the language model, likewise."""
+    return _in_processes(f"workers: {options.replicas}, lm", _language_model(options), options)
+
+
+def _in_processes(what: str, work: Workload, options: ParallaxBench) -> Result:
+    """As many machines as replicas, each with a server, in processes over in this process; in turn."""
+    there = make(work, "+HYB", processes(options.replicas, 1))
+    here = make(work, "+HYB", machines(options.replicas, 1))
+    assert isinstance(there, Ours)
+    with there.runner:
+        timings = Turns({"ours": there, "plain": here}, work.batches).run(options.steps, 1)
+        same = jax.tree.map(np.array_equal, there.params, here.params)
+        assert options.replicas > 2 or all(jax.tree.leaves(same))  # of more than two, sums go in another order
+    return Result(what, timings["ours"].median, timings["plain"].median, 0.0)
+
+
+def _language_model(options: ParallaxBench) -> Workload:
+    config = lm.Config(
+        options.vocabulary, options.classes, options.units, options.units, None, options.samples, options.batch,
+        options.words, dropout=0.0,
+    )  # fmt: skip
+    batches = [_batch(config, options.replicas * config.batch, seed) for seed in range(4)]
+    return Workload("lm", lm.make_loss(config), lm.init(config), optax.sgd(0.1), batches)
 
 
 def _table(options: ParallaxBench, n_batches: int = 4) -> Workload:

@@ -56,8 +56,9 @@ def main(options: Fig8Options, console: Console | None = None) -> list[dict[str,
     for model in options.models:
         points = here(options, model, options.counts)
         lines(
-            points, "replicas", f"{unit[model]} per second", options.out / f"here-{model}.png", title=paper.NAMES[model]
-        )
+            points, "replicas" if options.resources is None else "worker processes", f"{unit[model]} per second",
+            options.out / f"here-{model}.png", title=paper.NAMES[model],
+        )  # fmt: skip
         rows += records("here", model, points, max(own[0][1] for own in points.values()))
     table = compact("where", "model", "way", "replicas", "per s", "over one\nreplica")
     for row in rows:

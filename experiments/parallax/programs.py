@@ -35,6 +35,15 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
 """Settings of `ParallaxConfig` by the papers' names: table 4 of EuroSys 2019, then that of the arXiv version."""
 
 
+def can_be_processes(way: str) -> bool:
+    """Whether a way's replicas can be processes.
+
+    Args:
+      way: A name in `WAYS`, or `pmap`.
+    """
+    return way in WAYS and WAYS[way].get("run_option") != "ar"
+
+
 class Ours:
     """A runner.
 
@@ -59,6 +68,10 @@ class Ours:
     def reset(self, params: Any) -> None:
         """Starts anew; what has been compiled stays."""
         self.runner.reset(params)
+
+    def close(self) -> None:
+        """Ends its processes, if it has any."""
+        self.runner.close()
 
     def wait(self) -> None:
         """Until the last step's loss and parameters are there."""
@@ -109,9 +122,25 @@ class Plain:
         self._params, self._state, loss = results
         return loss
 
+    def close(self) -> None:
+        """Nothing to do: it has no processes."""
+
     def wait(self) -> None:
         """Until the parameters are there."""
         jax.block_until_ready(self._params)
+
+
+def processes(n_machines: int, replicas: int) -> px.Resources:
+    """Machines with a process for each replica and for a server, all of them here.
+
+    Args:
+      n_machines: Machines.
+      replicas: Replicas of each.
+    """
+    names = [f"machine-{m}" for m in range(n_machines)]
+    devices = [tuple(px.RemoteDevice(name, number) for number in range(replicas)) for name in names]
+    each = zip(names, devices, strict=True)
+    return px.Resources(tuple(px.Machine(name, own, address="localhost") for name, own in each))
 
 
 def machines(n_machines: int, replicas: int) -> px.Resources:

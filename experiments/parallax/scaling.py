@@ -27,7 +27,8 @@ def here(options: LocalOptions, model: Model, counts: Sequence[int]) -> Points:
       counts: Numbers of replicas.
     """
     timed = {n: options.time(model, WAYS, n) for n in counts}
-    return {way: [(n, timings[way].per_s) for n, timings in timed.items()] for way in WAYS}
+    there = [way for way in WAYS if all(way in timings for timings in timed.values())]
+    return {way: [(n, timings[way].per_s) for n, timings in timed.items()] for way in there}
 
 
 def on_cluster(model: str, counts: Sequence[int] = (2, 4, 8)) -> Points:

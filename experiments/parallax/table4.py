@@ -43,10 +43,11 @@ def main(options: Table4Options, console: Console | None = None) -> list[Figure]
     here, ladder = [], []
     for model in options.models:
         timings = options.time(model, ways)
-        here += compare.timed(model, {way: timings[way] for way in (*WAYS, "pmap")}, paper.TABLE4)
+        here += compare.timed(model, {way: timings[way] for way in (*WAYS, "pmap") if way in timings}, paper.TABLE4)
         ladder += compare.timed(model, _ladder(timings), {})
     for title, figures in (("tables at servers", here), ("step by step", ladder)):
-        compare.show(console, f"Here, {title}: {options.workers} replicas, small models", figures)
+        kind = "replicas" if options.resources is None else "worker processes"
+        compare.show(console, f"Here, {title}: {options.workers} {kind}, small models", figures)
     write_json(options.json, "parallax-table4", [row.record() for row in rows + here + ladder])
     return rows + here + ladder
 

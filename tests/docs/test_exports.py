@@ -23,7 +23,7 @@ PUBLIC = {
         balanced  backward_first  largest  wavefront  one_forward_one_backward
     """,
     "ampjax.parallel": """
-        get_runner  Runner  ParallaxConfig  Resources  Machine  Checkpoints  SampleTimes  partitioner  Partitioner
+        get_runner  Runner  ParallaxConfig  Resources  Machine  RemoteDevice  ProcessState  Recovery  Checkpoints  SampleTimes  partitioner  Partitioner
         shard  Parts  Metrics  RowGrads  Weighted  mean  average  all_gather  all_reduce_sum  all_reduce_bytes  server_bytes
         Config  get_partitioner  parallel_run
     """,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ampjax.cluster.wire.channel import Channel
 from ampjax.cluster.wire.zmq_channel import ZmqChannel
-from ampjax.cluster.wire.zmq_wire import Wire
+from ampjax.cluster.wire.zmq_wire import LOOPBACK, Wire
 from ampjax.errors import SettingsError
 
 
@@ -23,6 +23,7 @@ class HostContext:
       names: The names of all hosts, in order.
       driver: The channel to the driver.
       find: Gives the channel to another host.
+      address: That of this machine at which the others reach it.
     """
 
     name: str
@@ -30,6 +31,7 @@ class HostContext:
     names: tuple[str, ...]
     driver: Channel
     find: Callable[[str], Channel]
+    address: str = LOOPBACK
     _peers: dict[str, Channel] = field(default_factory=dict)
 
     def __repr__(self) -> str:

@@ -61,7 +61,7 @@ def _run(job: Job, main: bytes, wire: Wire) -> bool:
         driver.send(Message("hello", text=json.dumps(asdict(hello))))
         start: Any = driver.receive()
         find.learn({name: tuple(entry) for name, entry in json.loads(start.text).items()})
-        context = HostContext(job.name, job.number, job.names, driver, find)
+        context = HostContext(job.name, job.number, job.names, driver, find, wire.host)
         cloudpickle.loads(main)(context)
     except HostDiedError:
         if not driver.has_ended:

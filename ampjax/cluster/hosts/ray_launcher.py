@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,13 +25,18 @@ class RayLauncher:
       address: The cluster's, as `ray.init` takes it; None starts Ray on this machine, unless it runs in this process already.
       resources: What each host needs, by Ray's names of resources.
       strategy: Ray's for placing them: `SPREAD` over machines if it can, `STRICT_SPREAD` over as many machines as hosts, or `PACK`.
+      places: For each host, the address of the machine on which it shall be, as Ray knows it; none to let Ray choose.
 
     Raises:
-      HostError: If Ray is not installed or can't be reached.
+      HostError: If Ray is not installed or can't be reached, or has no machine at one of the places.
     """
 
     def __init__(
-        self, address: str | None = None, resources: Mapping[str, float] | None = None, strategy: str = "SPREAD"
+        self,
+        address: str | None = None,
+        resources: Mapping[str, float] | None = None,
+        strategy: str = "SPREAD",
+        places: Sequence[str] = (),
     ):
         try:
             import ray
@@ -47,10 +53,15 @@ class RayLauncher:
             except (Exception, SystemExit) as error:  # Ray ends the process where nobody answers
                 fix = "Start it there with `ray start --head`, and give the address that it names."
                 raise HostError("Ray", f"a cluster at {address!r}", f"{error}", fix) from error
-        is_cluster = (
-            len({node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}) > 1 or address is not None
-        )
+        there = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+        is_cluster = len(there) > 1 or address is not None
         self.host = ray.util.get_node_ip_address() if is_cluster else LOOPBACK
+        self._places = [self.host if is_here(place) else place for place in places]
+        for place in self._places:
+            if place not in there | {LOOPBACK}:
+                self.close()
+                fix = "Start it there with `ray start --address=...`, or correct the address."
+                raise HostError("Ray", f"a machine at `{place}`", f"those at {sorted(there)}", fix)
 
     def start(self, jobs: Sequence[Job], main: bytes, environment: Mapping[str, str]) -> Sequence[RayProcess]:
         """See `Launcher.start`."""
@@ -58,7 +69,11 @@ class RayLauncher:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         ray = self._ray
-        self._group = placement_group([self._resources] * len(jobs), strategy=self._strategy)
+        bundles = [dict(self._resources) for _ in jobs]
+        for bundle, place in zip(bundles, self._places, strict=False):
+            if place != LOOPBACK:
+                bundle[f"node:{place}"] = 0.001  # Ray's name for a machine
+        self._group = placement_group(bundles, strategy=self._strategy)
         if not self._group.wait(_PLACE_S):
             there = ray.available_resources()
             self.close()
@@ -91,6 +106,15 @@ class RayLauncher:
                 self._group = None
             if self._is_ours:
                 self._ray.shutdown()
+
+
+def is_here(place: str) -> bool:
+    """Whether a name or an address is this machine's.
+
+    Args:
+      place: The name or the address.
+    """
+    return place in ("localhost", LOOPBACK, "::1", socket.gethostname())
 
 
 class RayHost:

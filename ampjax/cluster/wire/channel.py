@@ -100,18 +100,26 @@ def wait_any(channels: Sequence[C], timeout_s: float | None = None) -> list[C]:
       Those that are ready, in the order given; none if nothing has come in time.
     """
     end = None if timeout_s is None else time.monotonic() + timeout_s
+    asked, all_asked_at = channels, 0.0
     while True:
-        poll = select.poll()
+        poll, of_descriptor = select.poll(), {}
         for channel in channels:
             for descriptor in channel.watched(True):
+                of_descriptor[descriptor] = channel
                 poll.register(descriptor, select.POLLIN)
         try:
-            if ready := [channel for channel in channels if channel.is_ready()]:
+            if ready := [channel for channel in asked if channel.is_ready()]:
                 return ready
-            left = _SLICE_S if end is None else min(_SLICE_S, end - time.monotonic())
+            now = time.monotonic()
+            all_asked_at = now if asked is channels else all_asked_at
+            left = _SLICE_S if end is None else min(_SLICE_S, end - now)
             if left <= 0:
                 return []
-            poll.poll(left * 1e3)
+            stirred = {id(of_descriptor[descriptor]) for descriptor, _ in poll.poll(left * 1e3)}
+            # To ask a channel costs more than to wait, so only those are asked of which something has come. All are after a slice, for
+            # an end does not stir.
+            is_late = time.monotonic() - all_asked_at >= _SLICE_S
+            asked = channels if is_late or not stirred else [c for c in channels if id(c) in stirred]
         finally:
             for channel in channels:
                 channel.watched(False)

@@ -1,7 +1,7 @@
 """Machines, their devices and their servers: a resource file, or all local devices as one machine.
 
-Several machines of a file may lie in one process, each with some of its devices: then the bytes between them are counted as if
-they were apart. Knows files and devices; nothing of variables.
+Machines with an address get processes of their own. Without, several machines of a file may lie in one process, each with some of its
+devices: then the bytes between them are counted as if they were apart. Knows files and devices; nothing of variables.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import yaml
@@ -23,8 +23,20 @@ _DEEPEST = 8
 
 Device = Any  # jax.Device, which type checkers do not take for a type
 
-_EXAMPLE = "Write for example `machines: [{host: a, devices: [0, 1], servers: 1}]`."
-_FIELDS = ("host", "devices", "servers")
+_EXAMPLE = "Write for example `machines: [{host: a, address: localhost, devices: [0, 1], servers: 1}]`."
+_FIELDS = ("host", "address", "devices", "servers")
+
+
+class RemoteDevice(NamedTuple):
+    """A device of a machine with processes of its own.
+
+    Args:
+      host: The machine.
+      number: The device's number there.
+    """
+
+    host: str
+    number: int
 
 
 @dataclass(frozen=True)
@@ -35,11 +47,14 @@ class Machine:
       host: Its name.
       devices: The devices of its replicas, one replica each.
       servers: Servers that run on it; 0 or more.
+      address: Where it can be reached, if its servers and replicas are processes of their own: `localhost`, or the address that Ray knows it
+        by. Empty for a part of this process. Its devices are then `RemoteDevice`s.
     """
 
     host: str
     devices: tuple[Device, ...]
     servers: int = 1
+    address: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,8 +78,18 @@ class Resources:
         for machine in self.machines:
             if not machine.devices:
                 raise SettingsError(f"machine `{machine.host}`", "at least one device", "none", _EXAMPLE)
+            if bool(machine.address) != self.has_processes:
+                where, expected = f"machine `{machine.host}`, `address`", "an address for all machines, or for none"
+                got = f"{'one' if machine.address else 'none'}, other than the first"
+                fix = "Without addresses, all machines are parts of this process."
+                raise SettingsError(where, expected, got, fix)
         if not self.servers:
             raise SettingsError("resources", "at least one server", "none", "Give a machine `servers: 1`.")
+
+    @property
+    def has_processes(self) -> bool:
+        """Whether servers and replicas are processes of their own."""
+        return bool(self.machines) and bool(self.machines[0].address)
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -103,14 +128,14 @@ class Resources:
         return [replica for replica, home in enumerate(self.homes) if home == machine]
 
 
-def find_resources(info: str | Path | Resources | None = None) -> Resources:
+def find_resources(info: str | Path | Mapping[str, Any] | Resources | None = None) -> Resources:
     """The machines that a resource file names, or this process as one machine with one server.
 
-    The file is YAML (of which JSON is a part): `machines`, a list of mappings with `devices` (numbers of this process's
-    local devices), and optionally `host` (a name) and `servers` (1 by default).
+    The file is YAML (of which JSON is a part): `machines`, a list of mappings with `devices` (numbers of the machine's devices; without
+    addresses, of this process's local ones), and optionally `host` (a name), `servers` (1 by default) and `address`.
 
     Args:
-      info: A file, resources, or None for all local devices.
+      info: A file, what one holds, resources, or None for all local devices.
 
     Returns:
       The machines.
@@ -122,23 +147,25 @@ def find_resources(info: str | Path | Resources | None = None) -> Resources:
         return info
     if info is None:
         return Resources((Machine("localhost", tuple(jax.local_devices())),))
-    if not isinstance(info, str | Path):
-        raise SettingsError("resource_info", "a file's name, Resources or None", f"{info!r}", _EXAMPLE)
-    path = Path(info)
-    listed = _read(path)
-    return Resources(tuple(_machine(path, number, entry) for number, entry in enumerate(listed)))
+    if not isinstance(info, str | Path | Mapping):
+        raise SettingsError("resource_info", "a file's name, a mapping, Resources or None", f"{info!r}", _EXAMPLE)
+    where = "resource_info" if isinstance(info, Mapping) else f"resource file `{info}`"
+    listed = _listed(where, info if isinstance(info, Mapping) else _read(where, Path(info)))
+    return Resources(tuple(_machine(where, number, entry) for number, entry in enumerate(listed)))
 
 
-def _read(path: Path) -> list[Any]:
-    where = f"resource file `{path}`"
+def _read(where: str, path: Path) -> Any:
     try:
         text = read_whole(path, MOST_BYTES).decode()
         _check_form(text)
-        content = yaml.safe_load(text)
+        return yaml.safe_load(text)
     except OSError as error:
         raise SettingsError(where, "a file that can be read", f"{error.strerror}", "Check its name.") from error
     except (yaml.YAMLError, ValueError) as error:
         raise SettingsError(where, "YAML", f"{' '.join(str(error).split())}", _EXAMPLE) from error
+
+
+def _listed(where: str, content: Any) -> list[Any]:
     if not isinstance(content, Mapping) or set(content) != {"machines"}:
         got = f"the keys {sorted(map(str, content))}" if isinstance(content, Mapping) else type(content).__name__
         raise SettingsError(where, "a mapping with the one key `machines`", got, _EXAMPLE)
@@ -156,8 +183,8 @@ def _check_form(text: str) -> None:
             raise ValueError("an alias" if depth <= _DEEPEST else f"more than {_DEEPEST} brackets within each other")
 
 
-def _machine(path: Path, number: int, entry: Any) -> Machine:
-    where = f"resource file `{path}`, machine {number}"
+def _machine(where: str, number: int, entry: Any) -> Machine:
+    where = f"{where}, machine {number}"
     if not isinstance(entry, Mapping) or "devices" not in entry or not set(entry) <= set(_FIELDS):
         raise SettingsError(where, f"`devices`, and of {list(_FIELDS)} nothing else", f"{entry!r}", _EXAMPLE)
     servers = entry.get("servers", 1)
@@ -165,8 +192,21 @@ def _machine(path: Path, number: int, entry: Any) -> Machine:
         raise SettingsError(f"{where}, `servers`", "a number of at least 0", f"{servers!r}", _EXAMPLE)
     if not isinstance(entry["devices"], list):
         raise SettingsError(f"{where}, `devices`", "a list of numbers", f"{entry['devices']!r}", _EXAMPLE)
-    devices = tuple(_device(where, index) for index in entry["devices"])
-    return Machine(str(entry.get("host", f"machine-{number}")), devices, servers)
+    host, address = str(entry.get("host", f"machine-{number}")), entry.get("address", "")
+    if not isinstance(address, str) or ("address" in entry and not address.strip()):
+        raise SettingsError(f"{where}, `address`", "a name or an address", f"{address!r}", _EXAMPLE)
+    if address:
+        devices = tuple(_remote_device(where, host, index) for index in entry["devices"])
+    else:
+        devices = tuple(_device(where, index) for index in entry["devices"])
+    return Machine(host, devices, servers, address.strip())
+
+
+def _remote_device(where: str, host: str, index: Any) -> RemoteDevice:
+    if isinstance(index, bool) or not isinstance(index, int) or index < 0:
+        fix = "Number the machine's devices from 0."
+        raise SettingsError(f"{where}, `devices`", "numbers of at least 0", f"{index!r}", fix)
+    return RemoteDevice(host, index)
 
 
 def _device(where: str, index: Any) -> Device:

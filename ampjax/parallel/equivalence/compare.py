@@ -8,6 +8,7 @@ losses are equal but whose gradients are not (statistics of the batch behind `st
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -168,7 +169,8 @@ class _Losses:
         (whole, _), (joined, parts) = traced, batches
         self._setup, self._plan, self._part = setup, plan, parts[0]
         self._whole = whole
-        devices = setup.resources.devices
+        # Where replicas are processes, one device of this one computes them all.
+        devices = setup.resources.devices if setup.group is None else [None] * len(parts)
         try:
             programs = [make_split_loss(without_randomness(loss), plan.program.axes) for loss in traced]
         except Exception as error:  # of what the user's program does with batches of that size
@@ -182,12 +184,13 @@ class _Losses:
         ids = [self._ids(programs[0], joined), *(self._ids(programs[1], part) for part in parts)]
         rows, inverses = _rows(plan, step, ids)
         dense = _dense(setup, step)
-        first = jax.tree.map(lambda leaf: leaf.addressable_data(0), dense)
+        first = jax.tree.map(lambda leaf: leaf[:1] if setup.group else leaf.addressable_data(0), dense)
         joined_input, *part_inputs = [
             (rows, inverse, batch) for inverse, batch in zip(inverses, (joined, *parts), strict=True)
         ]
+        together = _stacked if setup.group else functools.partial(spread_inputs, devices=devices)
         self._joined = _mapped(programs[0], devices[:1], None), first, spread_inputs([joined_input], devices[:1])
-        self._parts = _mapped(programs[1], devices, AXIS), dense, spread_inputs(part_inputs, devices)
+        self._parts = _mapped(programs[1], devices, AXIS), dense, together(part_inputs)
 
     def joined(self, place: tuple[float, float], more: float = 0.0) -> float:
         """The loss of the joined batch, with parameters moved by some parts of themselves more."""
@@ -213,7 +216,7 @@ class _Losses:
 
 
 def _mapped(program: SplitLoss, devices: Sequence[Device], axis: str | None) -> Callable[..., Any]:
-    """The loss alone: `(dense_params, rows, inverse, batch, relative, absolute) -> loss`, pmapped."""
+    """The loss alone: `(dense_params, rows, inverse, batch, relative, absolute) -> loss`, pmapped; on one device, if none are given."""
 
     def loss(dense: Tree, rows: Any, inverse: Any, batch: Tree, relative: Any, absolute: Any) -> jax.Array:
         dense, rows = jax.tree.map(lambda leaf: _moved(leaf, relative, absolute), (dense, rows))
@@ -221,7 +224,10 @@ def _mapped(program: SplitLoss, devices: Sequence[Device], axis: str | None) -> 
         out = program.loss([*leaves, *jax.tree.leaves(batch)], rows, inverse)
         return out[0] if program.traced.has_aux else out
 
-    return jax.pmap(loss, devices=list(devices), in_axes=(0, 0, 0, 0, None, None), axis_name=axis)
+    in_axes = (0, 0, 0, 0, None, None)
+    if devices[0] is None:
+        return jax.jit(jax.vmap(loss, in_axes=in_axes, axis_name=axis))
+    return jax.pmap(loss, devices=list(devices), in_axes=in_axes, axis_name=axis)
 
 
 def _run(program: Callable[..., Any], *args: Any) -> Any:
@@ -263,11 +269,18 @@ def _dense(setup: RunnerSetup, step: Step) -> Tree:
     """Dense parameters on all devices, `[n, ...]`: those of the step where it has them there."""
     if isinstance(step, DenseStep):
         return step.params
-    if not setup.config.dense_at_servers:
+    if setup.group is None and not setup.config.dense_at_servers:
         return step.homes.dense.pull()
     params, _ = step.homes.dense.read()
     devices = setup.resources.devices
+    if setup.group is not None:
+        return _stacked([params] * len(devices))
     return spread([params] * len(devices), devices)
+
+
+def _stacked(trees: Sequence[Tree]) -> Tree:
+    """Trees with a leading axis for replicas, on one device."""
+    return jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *trees)
 
 
 def _traced(setup: RunnerSetup, plan: VariablePlan, joined: Tree) -> TracedLoss:

@@ -137,16 +137,15 @@ class _HomeRows:
     pending: Sequence[PendingUpdate]
     server_totals: ServerTotals
 
-    def check(self) -> None:
-        for pending in self.pending:
-            naming_variable(self.path, pending.check)
-
     def partials(self, turn: int, shared: Values) -> list[np.ndarray]:
-        return self.server_totals.totals(turn, self.path, self.home, self.pending[0], shared)
+        def totals() -> list[np.ndarray]:
+            return self.server_totals.totals(turn, self.path, self.home, self.pending[0], shared)
+
+        return naming_variable(self.path, totals)
 
     def prepare(self, shared: Values) -> Callable[[], None]:
         self.server_totals.announce(self.home, shared)
-        writes = [pending.prepare(shared) for pending in self.pending]
+        writes = naming_variable(self.path, lambda: [pending.prepare(shared) for pending in self.pending])
 
         def commit() -> None:
             for write in writes:

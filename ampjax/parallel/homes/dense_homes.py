@@ -63,6 +63,10 @@ class DenseHome(SharedPart, Protocol):
         """Parameters and shared state as host arrays of their own."""
         ...
 
+    def like(self) -> tuple[Tree, Tree]:
+        """Trees like parameters and shared state, in shapes and dtypes."""
+        ...
+
     def write(self, params: Tree, state: Tree) -> None:
         """Replaces parameters and shared state.
 
@@ -103,6 +107,10 @@ class DenseOnDevices:
     def read(self) -> tuple[Tree, Tree]:
         """Parameters and shared state as host arrays of their own."""
         return replica_entry(self._params), replica_entry(self._state)
+
+    def like(self) -> tuple[Tree, Tree]:
+        """Trees like parameters and shared state."""
+        return self.read()
 
     def wait(self) -> None:
         """Returns when the parameters have been computed."""
@@ -214,6 +222,10 @@ class DenseAtServers:
         """Parameters and shared state as host arrays of their own."""
         return jax.tree.map(copy_leaf, (self._params, self._state))
 
+    def like(self) -> tuple[Tree, Tree]:
+        """Trees like parameters and shared state."""
+        return self.read()
+
     def wait(self) -> None:
         """Returns at once: updates end on the host."""
 
@@ -242,11 +254,22 @@ class DenseAtServers:
         Returns:
           A pytree of host arrays.
         """
-        arrived = []
+        sums = []
         for machine, replicas in self._clients():
             replica_grads = [jax.tree.map(lambda leaf, r=r: shard_of(leaf, r), grads) for r in replicas]
-            arrived.append(self.push_from(machine, jax.tree.map(_sum, *replica_grads)))
-        return jax.tree.map(_sum, *arrived)
+            sums.append((machine, jax.tree.map(_sum, *replica_grads)))
+        return self.sum_of(sums)
+
+    def sum_of(self, pushes: Sequence[tuple[int, Tree]]) -> Tree:
+        """Sums what clients push, at the servers.
+
+        Args:
+          pushes: By client its machine and its gradients.
+
+        Returns:
+          A pytree of host arrays.
+        """
+        return jax.tree.map(_sum, *(self.push_from(machine, grads) for machine, grads in pushes))
 
     def push_from(self, machine: int, grads: Tree) -> Tree:
         """One client's gradients as they arrive at the servers.

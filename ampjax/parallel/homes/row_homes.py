@@ -7,7 +7,7 @@ nothing of programs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -17,6 +17,7 @@ from ampjax.parallel.config.resources import Resources
 from ampjax.parallel.homes.local_aggregation import share_ids
 from ampjax.parallel.homes.wire import Wire
 from ampjax.sparse.rewrite.unique_ids import UniqueRows
+from ampjax.sparse.rows.byte_counts import ByteCounts
 from ampjax.sparse.table.pending_update import PendingUpdate
 from ampjax.sparse.table.sharded_table import Table
 
@@ -248,14 +249,30 @@ class RowsAtServers:
         result = call()
         after = self.table.traffic
         for server, home in enumerate(homes):
-            if home == machine:
-                continue
             for end, old, new in zip((machine, home), before, after, strict=True):
-                down, up = new[server].pulled - old[server].pulled, new[server].pushed - old[server].pushed
-                self._wire.count("received" if end == machine else "sent", end, self._path, down)
-                self._wire.count("sent" if end == machine else "received", end, self._path, up)
-                self._wire.count("ids", end, self._path, new[server].indices - old[server].indices)
+                self._put_down(machine, home, end, new[server] - old[server])
         return result
+
+    def note_traffic(self, replica: int, counts: Mapping[int, ByteCounts]) -> None:
+        """Puts down what a replica has pulled and pushed by itself.
+
+        Args:
+          replica: Its number.
+          counts: By server, what has gone to and fro.
+        """
+        self.table.note_traffic(counts)
+        machine = self._resources.homes[replica]
+        for server, count in counts.items():
+            for end in (machine, self._resources.servers[server]):
+                self._put_down(machine, self._resources.servers[server], end, count)
+
+    def _put_down(self, machine: int, home: int, end: int, count: ByteCounts) -> None:
+        """Counts, at one end, what has gone between a machine and a server's machine."""
+        if home == machine:
+            return
+        self._wire.count("received" if end == machine else "sent", end, self._path, count.pulled)
+        self._wire.count("sent" if end == machine else "received", end, self._path, count.pushed)
+        self._wire.count("ids", end, self._path, count.indices)
 
 
 class RowsOnEveryMachine:

@@ -27,12 +27,17 @@ from ampjax.parallel.planning.variable_plan import VariablePlan
 from ampjax.parallel.steps.asynchronous_steps import AsyncStep
 from ampjax.parallel.steps.step_programs import LossFn, Reduction
 from ampjax.parallel.steps.synchronous_steps import DenseStep, SparseStep
+from ampjax.parallel.workers.dense_at_workers import DenseAtWorkers
+from ampjax.parallel.workers.process_group import ProcessGroup
+from ampjax.parallel.workers.worker_program import WorkerProgram
+from ampjax.parallel.workers.workers_step import WorkersStep
 from ampjax.sparse.rewrite.pulled_step import SparseProgram
+from ampjax.sparse.servers.exports import jax_settings
 from ampjax.sparse.servers.processes import ServerProcesses
 from ampjax.sparse.table.sharded_table import Table
 
 Tree = Any
-Step = DenseStep | SparseStep | AsyncStep
+Step = DenseStep | SparseStep | AsyncStep | WorkersStep
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,7 @@ class RunnerSetup:
       config: The settings.
       wire: The way between machines.
       processes: The servers' processes, started when a table needs them; None where servers are in this process.
+      group: All processes, where replicas are processes too.
     """
 
     loss_fn: LossFn
@@ -54,6 +60,7 @@ class RunnerSetup:
     config: ParallaxConfig
     wire: Wire
     processes: ServerProcesses | None = None
+    group: ProcessGroup | None = None
 
 
 def build_step(setup: RunnerSetup, plan: VariablePlan, params: Tree, parts: Sequence[Tree]) -> Step:
@@ -74,12 +81,14 @@ def build_step(setup: RunnerSetup, plan: VariablePlan, params: Tree, parts: Sequ
     """
     config, resources = setup.config, setup.resources
     reduction = _reduction(setup, plan)
-    if not plan.tables and reduction.across:
+    if setup.group is None and not plan.tables and reduction.across:
         step = DenseStep(setup.loss_fn, plan.has_aux, setup.tx, resources.devices, reduction, config.check_finite)
         step.write(params, setup.tx.init(params))
         return step
     split = _split(setup.tx, plan.program, params)
     dense, tables = plan.program.split(params)
+    if setup.group is not None and setup.processes is not None:
+        setup.group.carry(_worker_program(setup, plan, reduction), setup.processes.answer_question)
     homes = VariableHomes(
         split,
         _dense_home(setup, plan, split, dense, names(params)),
@@ -88,6 +97,8 @@ def build_step(setup: RunnerSetup, plan: VariablePlan, params: Tree, parts: Sequ
         plan.load(len(resources.servers)),
     )
     shared = (plan.program, plan.has_aux, homes, Readings(plan.program, config.boundary_between_workers_and_servers))
+    if setup.group is not None:
+        return WorkersStep(*shared, setup.group, resources.homes, config.check_finite)
     if not config.sync:
         return AsyncStep(*shared, resources, config.max_staleness, config.check_finite)
     return SparseStep(*shared, resources.devices, reduction, config.check_finite)
@@ -105,6 +116,12 @@ def _split(tx: optax.GradientTransformation, program: SparseProgram, params: Tre
             "or give them a transform that treats each row for itself (`optax.partition` with `adam` for tables)."
         )
         raise TableError(error.where, error.expected, error.got, fix) from error
+
+
+def _worker_program(setup: RunnerSetup, plan: VariablePlan, reduction: Reduction) -> WorkerProgram:
+    program = plan.program
+    shared = (program.params, program.batch, dict(program.axes), program.mapped, plan.has_aux, reduction)
+    return WorkerProgram(setup.loss_fn, setup.tx, *shared, setup.config.check_finite, jax_settings())
 
 
 def restart_step(setup: RunnerSetup, plan: VariablePlan, step: Step, params: Tree) -> None:
@@ -137,15 +154,19 @@ def _reduction(setup: RunnerSetup, plan: VariablePlan) -> Reduction:
         by_rows=frozenset(plan.analysis.sparse),
         across=not config.dense_at_servers,
         gather=config.run_option == "ar",
+        at_once=setup.group is not None,
     )
 
 
 def _dense_home(setup: RunnerSetup, plan: VariablePlan, split: Split, params: Tree, text: dict[str, str]) -> DenseHome:
     config, resources = setup.config, setup.resources
+    if setup.group is not None and not config.dense_at_servers:
+        return DenseAtWorkers(split, params, setup.group)
     if not config.dense_at_servers:
         return DenseOnDevices(split, params, resources.devices)
     servers = {text[path]: servers_of[0] for path, servers_of in plan.servers.items() if path not in plan.tables}
-    return DenseAtServers(split, params, resources, servers, setup.wire, config.local_aggregation)
+    together = config.local_aggregation and setup.group is None  # processes pull and push for themselves
+    return DenseAtServers(split, params, resources, servers, setup.wire, together)
 
 
 def _row_home(setup: RunnerSetup, plan: VariablePlan, path: str, rule: RowRule, values: Any) -> RowHome:

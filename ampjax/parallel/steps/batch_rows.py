@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from ampjax.parallel.homes.row_homes import PulledRows, Reading, RowHome
@@ -47,6 +48,31 @@ class PaddedSizes:
         """
         self._sizes[path] = max(self._sizes.get(path, 0), padded_size(n))
         return self._sizes[path]
+
+
+class RowFinder:
+    """Finds the rows that replicas read.
+
+    Args:
+      program: The rewritten loss.
+      device: Where a small program finds the ids of all replicas, so that batches travel once, with their rows; None for JAX's default.
+    """
+
+    def __init__(self, program: SparseProgram, device: Any = None):
+        self._program, self._device = program, device
+        shapes = program.split(program.params)[0]
+        self._ids = jax.jit(lambda batch: program.ids(shapes, batch))
+
+    def __call__(self, parts: Sequence[Any]) -> ReplicaRows:
+        """The rows that each replica reads.
+
+        Args:
+          parts: By replica its batch.
+        """
+        if not self._program.tables:
+            return {}
+        with jax.default_device(self._device):
+            return rows_of_replicas(self._program, [self._ids(part) for part in parts])
 
 
 def rows_of_replicas(program: SparseProgram, ids: Sequence[Mapping[str, Any]]) -> ReplicaRows:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from ampjax.errors import ParameterError
+from ampjax.errors import ParameterError, SettingsError
 from ampjax.parallel.config.leaf_paths import by_path
 from ampjax.parallel.homes.row_homes import RowGrads
 from ampjax.parallel.homes.wire import MachineBytes
 
 Tree = Any
+FETCHES = ("gradients", "norms", "global_norm")
 
 
 @dataclass(frozen=True)
@@ -108,3 +109,23 @@ def fetched(names: Sequence[str], grads: Mapping[str, Any]) -> dict[str, Any]:
     norm_of = norms(grads)
     known = {"gradients": dict(grads), "norms": norm_of, "global_norm": float(np.linalg.norm(list(norm_of.values())))}
     return {name: known[name] for name in names}
+
+
+def checked_fetch(fetch: str | Sequence[str], sync: bool) -> tuple[str, ...]:
+    """The names of what a user wants to read of the gradients.
+
+    Args:
+      fetch: One name or several.
+      sync: Whether replicas step together.
+
+    Raises:
+      SettingsError: If one is unknown, or replicas don't step together.
+    """
+    wanted = (fetch,) if isinstance(fetch, str) or not isinstance(fetch, Iterable) else tuple(fetch)
+    for name in wanted:
+        if name not in FETCHES:
+            raise SettingsError("fetch", f"some of {list(FETCHES)}", f"{name!r}", "Choose among these.")
+    if wanted and not sync:
+        fix = "Without a barrier no gradient is aggregated over replicas."
+        raise SettingsError("fetch", "synchronous training", "sync=False", fix)
+    return wanted

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.tree_util import tree_map_with_path
 
@@ -53,6 +54,7 @@ class Reduction:
       by_rows: The paths of variables that are sparse, tables or not.
       across: Whether they are reduced in the program, by AllReduce. If not, servers do it.
       gather: Whether row gradients are gathered from all replicas, by AllGatherv.
+      at_once: Whether one AllReduce takes all variables of a dtype, where each costs a message between processes.
     """
 
     n: int
@@ -61,6 +63,7 @@ class Reduction:
     by_rows: frozenset[str] = frozenset()
     across: bool = True
     gather: bool = False
+    at_once: bool = False
 
     def kind_of(self, path: tuple[Any, ...]) -> str:
         """Whether a variable's gradients are averaged or summed.
@@ -180,7 +183,7 @@ def mapped_step(
 
 
 def reduced(loss: jax.Array, grads: Tree, reduction: Reduction) -> tuple[jax.Array, Tree]:
-    """Reduces the loss and the gradients over replicas, by one AllReduce for each leaf, in float32 at least.
+    """Reduces the loss and the gradients over replicas, by one AllReduce for each leaf, or for all, in float32 at least.
 
     Args:
       loss: Each replica's loss.
@@ -190,14 +193,29 @@ def reduced(loss: jax.Array, grads: Tree, reduction: Reduction) -> tuple[jax.Arr
     Returns:
       The loss and the gradients, equal on all replicas, in the dtypes in which they came.
     """
+    old = (loss, grads)
+    wide = jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), old)
+    totals = _summed_at_once(wide) if reduction.at_once else jax.tree.map(lambda leaf: jax.lax.psum(leaf, AXIS), wide)
 
-    def reduce(leaf: jax.Array, kind: str) -> jax.Array:
-        total = jax.lax.psum(leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), AXIS)
+    def share(total: jax.Array, leaf: jax.Array, kind: str) -> jax.Array:
         return _share(total, reduction.n, kind).astype(leaf.dtype)
 
-    return reduce(loss, reduction.dense), tree_map_with_path(
-        lambda path, leaf: reduce(leaf, reduction.kind_of(path)), grads
+    return share(totals[0], loss, reduction.dense), tree_map_with_path(
+        lambda path, total, leaf: share(total, leaf, reduction.kind_of(path)), totals[1], grads
     )
+
+
+def _summed_at_once(tree: Tree) -> Tree:
+    """The sums over replicas, by one AllReduce for all leaves of a dtype."""
+    leaves, structure = jax.tree.flatten(tree)
+    result: list[Any] = list(leaves)
+    for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
+        places = [i for i, leaf in enumerate(leaves) if leaf.dtype == dtype]
+        total = jax.lax.psum(jnp.concatenate([leaves[i].ravel() for i in places]), AXIS)
+        stops = np.cumsum([leaves[i].size for i in places])
+        for i, stop in zip(places, stops, strict=True):
+            result[i] = total[stop - leaves[i].size : stop].reshape(leaves[i].shape)
+    return jax.tree.unflatten(structure, result)
 
 
 def _divided(grads: Tree, reduction: Reduction) -> Tree:

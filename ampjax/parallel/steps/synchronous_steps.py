@@ -121,6 +121,10 @@ class DenseStep:
         """Parameters and optimizer state as host arrays of their own."""
         return replica_entry(self.params), replica_entry(self.state)
 
+    def like(self) -> tuple[Tree, Tree]:
+        """Trees like parameters and optimizer state."""
+        return self.read()
+
     def wait(self) -> None:
         """Returns when the parameters have been computed."""
         jax.block_until_ready(self.params)
@@ -201,6 +205,10 @@ class HomedStep:
         """Dense parameters and shared optimizer state as host arrays of their own."""
         return self.homes.dense.read()
 
+    def like(self) -> tuple[Tree, Tree]:
+        """Trees like dense parameters and shared optimizer state."""
+        return self.homes.dense.like()
+
     def wait(self) -> None:
         """Returns when the parameters have been computed."""
         self.homes.dense.wait()
@@ -237,9 +245,8 @@ class SparseStep(HomedStep):
         return self._program
 
     @cached_property
-    def _ids(self) -> Any:
-        shapes = self.loss.split(self.loss.params)[0]
-        return jax.jit(lambda batch: self.loss.ids(shapes, batch))
+    def _touched(self) -> batch_rows.RowFinder:
+        return batch_rows.RowFinder(self.loss, self.devices[0])
 
     def arguments(self, parts: Sequence[Tree]) -> tuple[tuple[Any, ...], Any, dict[str, float]]:
         """Pulls rows for a batch and makes the program's arguments.
@@ -258,14 +265,6 @@ class SparseStep(HomedStep):
             given = [inputs_of._replace(ids={}) for inputs_of in given]
         inputs = spread_inputs([(*inputs_of, part) for inputs_of, part in zip(given, parts, strict=True)], self.devices)
         return (self.homes.dense.pull(), *inputs), pulled, batch_rows.alphas(self.loss, workers)
-
-    def _touched(self, parts: Sequence[Tree]) -> batch_rows.ReplicaRows:
-        """The rows that each replica reads."""
-        if not self.loss.tables:
-            return {}
-        # A small program on one device finds the ids of all replicas, so that batches travel once, with their rows.
-        with jax.default_device(self.devices[0]):
-            return batch_rows.rows_of_replicas(self.loss, [self._ids(part) for part in parts])
 
     def __call__(self, number: int, parts: Sequence[Tree], keep: bool) -> StepOutcome:
         """One step.

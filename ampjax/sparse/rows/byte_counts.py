@@ -49,6 +49,17 @@ class ByteCounts:
         self.pulled += 0 if pulled is None else pulled.nbytes
         self.pushed += 0 if pushed is None else pushed.nbytes
 
+    def __iadd__(self, other: ByteCounts) -> ByteCounts:
+        self.pulled, self.pushed, self.indices = (
+            self.pulled + other.pulled,
+            self.pushed + other.pushed,
+            self.indices + other.indices,
+        )
+        return self
+
+    def __sub__(self, earlier: ByteCounts) -> ByteCounts:
+        return ByteCounts(self.pulled - earlier.pulled, self.pushed - earlier.pushed, self.indices - earlier.indices)
+
     def copy(self) -> ByteCounts:
         """The counts as they are now."""
         return replace(self)

@@ -20,17 +20,29 @@ class GradientBuffer:
 
     def __init__(self, dtype: np.dtype):
         self._dtype = dtype
-        self._received: dict[int, list[Rows]] = {}
+        self._received: dict[int, dict[int, Rows]] = {}
+        self._clients: set[tuple[int, int]] = set()
 
-    def add(self, partition: int, local: np.ndarray, grads: np.ndarray) -> None:
-        """Adds one client's gradients for a partition.
+    def add(self, partition: int, local: np.ndarray, grads: np.ndarray, client: int | None = None) -> None:
+        """Adds one client's gradients for a partition. They are summed in the order of clients, whenever they come.
 
         Args:
           partition: The partition's number.
           local: `[n]`, rows by their numbers in the partition, each once.
           grads: `[n, *row]`, in the wire's dtype.
+          client: The client's number, from 0: what the same one sends again is not added. None for the next number.
         """
-        self._received.setdefault(partition, []).append((local, grads))
+        parts = self._received.setdefault(partition, {})
+        number = 1 + max(parts, default=-1) if client is None else client
+        if client is not None and (partition, client) in self._clients:
+            return
+        self._clients.add((partition, number))
+        parts[number] = local, grads
+
+    @property
+    def n_clients(self) -> int:
+        """How many clients have sent something."""
+        return len({client for _, client in self._clients})
 
     def rows(self) -> dict[int, Rows]:
         """Sums what clients have sent.
@@ -41,12 +53,12 @@ class GradientBuffer:
         Raises:
           TableError: If a sum has overflowed.
         """
-        for partition, parts in self._received.items():
+        for partition, by_client in self._received.items():
+            parts = [part for _, part in sorted(by_client.items())]
             if len(parts) > 1 or not np.can_cast(parts[0][1].dtype, self._dtype):
                 local, grads = sum_duplicates(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
                 with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
                     grads = grads.astype(self._dtype, copy=False)
-                self._received[partition] = [
-                    (local, check_finite(grads, local, f"apply, gradients of partition {partition}"))
-                ]
-        return {partition: parts[0] for partition, parts in sorted(self._received.items())}
+                checked = check_finite(grads, local, f"apply, gradients of partition {partition}")
+                self._received[partition] = {max(by_client): (local, checked)}
+        return {partition: next(iter(parts.values())) for partition, parts in sorted(self._received.items())}

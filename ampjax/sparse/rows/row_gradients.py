@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from ampjax.errors import TableError
+from ampjax.optim.row_rule import RowTypes
+from ampjax.optim.row_sums import sum_duplicates
 
 
 def checked_ids(row_ids: Any, n_rows: int, call: str) -> np.ndarray:
@@ -64,6 +66,27 @@ def checked_grads(
         names = " or ".join(dict.fromkeys(str(dtype) for dtype in dtypes))
         raise TableError(f"{call}, gradients", names, f"{grads.dtype}", f"Cast them with `.astype('{dtypes[0]}')`.")
     return check_finite(grads, ids, f"{call}, gradients")
+
+
+def ready_to_push(ids: np.ndarray, row_grads: Any, types: RowTypes, wire: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """One client's row gradients, checked, each row once, and as they travel.
+
+    Args:
+      ids: Rows, `[n]`, int64.
+      row_grads: What came of them.
+      types: The types of rows.
+      wire: The dtype in which gradients travel.
+
+    Returns:
+      Rising ids `[m]`, and their gradients `[m, *row]` in that dtype.
+
+    Raises:
+      TableError: If the shape or the dtype is wrong, or something is not finite.
+    """
+    grads = checked_grads(row_grads, ids, types.shape, (types.dtype, wire, np.dtype(np.float32)), "push")
+    ids, sums = sum_duplicates(ids, grads)
+    sums = sums.astype(wire, copy=False)
+    return ids, sums if sums is grads else check_finite(sums, ids, "push, gradients")  # a sum or a cast may overflow
 
 
 def check_finite(rows: np.ndarray, ids: Sequence[int] | np.ndarray, where: str) -> np.ndarray:

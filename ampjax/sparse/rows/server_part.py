@@ -9,7 +9,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -45,6 +45,20 @@ class PartSettings:
     folder: Path | None = None
 
 
+class Needs(NamedTuple):
+    """What must have come to a part before it does something, where its clients do not wait for one another.
+
+    Args:
+      updates: Updates that have been made in it.
+      update: An update's number.
+      clients: Clients that have pushed to that one.
+    """
+
+    updates: int = 0
+    update: int = -1
+    clients: int = 0
+
+
 class ServerPart:
     """Partitions of a table on one server, empty at first. Its public methods are what a client can ask for, by name.
 
@@ -63,8 +77,18 @@ class ServerPart:
             p: Partition(p, layout.size(p), settings.types, seen, settings.folder) for p in settings.partitions
         }
         self._jobs = JobPool(self._partitions, settings.n_servers)
+        self._n_updates = 0
         self._buffers: dict[int, GradientBuffer] = {}
         self._prepared: dict[int, Callable[[], None]] = {}
+
+    def is_ready(self, needs: Needs) -> bool:
+        """Whether what a call needs has come, by whatever way.
+
+        Args:
+          needs: What it needs.
+        """
+        pushed = self._buffers[needs.update].n_clients if needs.update in self._buffers else 0
+        return self._n_updates >= needs.updates and pushed >= needs.clients
 
     # ---- some rows ---------------------------------------------------------------------------------------------------
 
@@ -90,13 +114,16 @@ class ServerPart:
             self._traffic.add(local, pulled=result[p])
         return result
 
-    def receive(self, update: int, work: Mapping[int, Rows], columns: Columns = None) -> None:
+    def receive(
+        self, update: int, work: Mapping[int, Rows], columns: Columns = None, client: int | None = None
+    ) -> None:
         """Keeps one client's row gradients for an update, as whole rows: zero where nothing came.
 
         Args:
           update: The update's number.
           work: By partition its rows, each once, and their gradients as they have travelled.
           columns: Which columns have travelled; None for all.
+          client: The client's number, where several push to one update; None for the next number.
         """
         buffer = self._buffers.setdefault(update, GradientBuffer(self._types.dtype))
         for p, (local, grads) in work.items():
@@ -105,7 +132,7 @@ class ServerPart:
             if columns is not None:
                 whole = np.zeros((len(grads), *self._types.shape), grads.dtype)
                 cut(whole, columns)[:] = grads
-            buffer.add(p, local, whole)
+            buffer.add(p, local, whole, client)
 
     def send(self, update: int, wire_dtype: np.dtype) -> dict[int, Rows]:
         """What an update has gathered, as it travels.
@@ -140,17 +167,6 @@ class ServerPart:
           TableError: If a sum has overflowed.
         """
         return self._buffers[update].rows() if update in self._buffers else {}
-
-    def check(self, update: int) -> None:
-        """Returns if an update's gradients can be applied.
-
-        Args:
-          update: The update's number.
-
-        Raises:
-          TableError: If a sum has overflowed.
-        """
-        self.rows(update)
 
     def partials(self, update: int, turn: int, shared: Sequence[Any]) -> list[list[np.ndarray]]:
         """One round's reductions over all rows in here, in as many pieces as threads made them.
@@ -199,6 +215,7 @@ class ServerPart:
           update: The update's number.
         """
         self._prepared.pop(update)()
+        self._n_updates += 1
 
     def drop(self, update: int) -> None:
         """Forgets an update. May be called from any thread.

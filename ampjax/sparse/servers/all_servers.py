@@ -12,7 +12,7 @@ from ampjax.sparse.rows import row_jobs
 from ampjax.sparse.rows.byte_counts import ByteCounts
 from ampjax.sparse.rows.partition_layout import SplitKey
 from ampjax.sparse.rows.row_kernels import kernels_for
-from ampjax.sparse.rows.server_part import PartSettings
+from ampjax.sparse.rows.server_part import Needs, PartSettings
 from ampjax.sparse.servers.server import Server
 
 unique_numbers = itertools.count()
@@ -35,13 +35,16 @@ class Servers(Protocol):
         """
         ...
 
-    def ask(self, key: SplitKey, calls: Mapping[int, Call], nbytes: int = 0) -> dict[int, Any]:
+    def ask(
+        self, key: SplitKey, calls: Mapping[int, Call], nbytes: int = 0, needs: Mapping[int, Needs] | None = None
+    ) -> dict[int, Any]:
         """Asks parts, all at the same time.
 
         Args:
           key: The table and split.
           calls: By server its call.
           nbytes: How much there is to do, in bytes of gradients.
+          needs: By server what must have come there before, from other clients.
 
         Returns:
           By server what its part answers.
@@ -105,13 +108,16 @@ class LocalServers:
         for server, settings in parts.items():
             self._servers.setdefault(server, Server()).open(key, settings, kernels_for(rule))
 
-    def ask(self, key: SplitKey, calls: Mapping[int, Call], nbytes: int = 0) -> dict[int, Any]:
+    def ask(
+        self, key: SplitKey, calls: Mapping[int, Call], nbytes: int = 0, needs: Mapping[int, Needs] | None = None
+    ) -> dict[int, Any]:
         """Asks parts; in threads where there is much to do.
 
         Args:
           key: The table and split.
           calls: By server its call.
           nbytes: How much there is to do, in bytes of gradients.
+          needs: Not used: all clients are in this process, and one call is made after the other.
 
         Returns:
           By server what its part answers.
@@ -120,6 +126,7 @@ class LocalServers:
           TableError: A part's. All calls have ended by then.
           ServerError: If a part is gone.
         """
+        del needs
         if len(calls) < 2 or nbytes < row_jobs.PARALLEL_BYTES:
             return {server: self._servers[server].ask(key, *call) for server, call in calls.items()}
         if self._pool is None:

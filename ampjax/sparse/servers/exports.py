@@ -51,7 +51,12 @@ def exported(rule: RowRule, name: str, shapes: Shapes) -> ExportedFunction:
     Returns:
       What `ImportedFunctions` reads: the program and JAX's settings.
     """
-    return _exported(rule, name, shapes, tuple((setting, _value(setting)) for setting in _SETTINGS))
+    return _exported(rule, name, shapes, tuple(jax_settings().items()))
+
+
+def jax_settings() -> dict[str, Any]:
+    """Settings of JAX that another process must have to compile the same, by name."""
+    return {setting: _value(setting) for setting in _SETTINGS}
 
 
 @functools.lru_cache(maxsize=256)

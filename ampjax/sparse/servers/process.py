@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import collections
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 
-from ampjax.cluster.hosts.spawn_hosts import Host, HostOptions, Hosts, spawn
+from ampjax.cluster.hosts.spawn_hosts import Host, HostOptions, spawn
+from ampjax.cluster.wire.message import Message
 from ampjax.errors import AmpError, HostError, ServerError
 from ampjax.optim.row_rule import RowRule
 from ampjax.sparse.rows.byte_counts import ByteCounts
@@ -28,38 +29,64 @@ CLOSED = "no process: the servers were closed"
 _ANEW = "Make new servers, and restore the last checkpoint there."
 
 
+class Begun(NamedTuple):
+    """A server's host that has been started.
+
+    Args:
+      host: The host.
+      end: Ends it, and whatever is of no use without it.
+    """
+
+    host: Host
+    end: Callable[[], None]
+
+
+def start_alone(number: int) -> Begun:
+    """Starts a server on this machine.
+
+    Args:
+      number: Its number.
+
+    Raises:
+      HostError: If that can't be done.
+    """
+    hosts = spawn(1, serve, HostOptions((f"server-{number}",), environment=server_environment()))
+    return Begun(hosts[0], hosts.close)
+
+
 class ServerProcess:
     """One server, with its process if it has one.
 
     Args:
       number: Its number.
+      begin: Starts it.
     """
 
-    def __init__(self, number: int):
-        self.number = number
+    def __init__(self, number: int, begin: Callable[[int], Begun] = start_alone):
+        self.number, self._begin = number, begin
         self._owner = os.getpid()
         self.traffic: dict[int, ByteCounts] = {}
         self.dropped: collections.deque[tuple[SplitKey, int]] = collections.deque()
         self.closed: collections.deque[SplitKey] = collections.deque()
         self.forgotten: collections.deque[int] = collections.deque()
         self._n_requests = 0
-        self._hosts: Hosts | None = None
+        self._begun: Begun | None = None
         self._state = "no process: nothing was opened on it"
 
     @property
     def is_running(self) -> bool:
         """Whether it has a process. That process may have ended since it was last asked."""
-        return self._hosts is not None
+        return self._begun is not None
 
     @property
     def _host(self) -> Host:
-        assert self._hosts is not None
-        return self._hosts[0]
+        assert self._begun is not None
+        return self._begun.host
 
     @property
     def id(self) -> int | None:
         """Its process's id."""
-        return self._host.process if self._hosts is not None else None
+        return self._host.process if self._begun is not None else None
 
     def start(self) -> None:
         """Starts its process, if it has none that runs.
@@ -67,13 +94,12 @@ class ServerProcess:
         Raises:
           ServerError: If that can't be done.
         """
-        if self._hosts is not None and not self._host.alive:
+        if self._begun is not None and not self._host.alive:
             self.end("")
-        if self._hosts is not None:
+        if self._begun is not None:
             return
-        options = HostOptions((f"server-{self.number}",), environment=_server_environment())
         try:
-            self._hosts = spawn(1, serve, options)
+            self._begun = self._begin(self.number)
         except HostError as error:
             fix = "Keep servers in this process."
             raise ServerError(f"server {self.number}", "a process", f"{error}", fix) from error
@@ -91,7 +117,7 @@ class ServerProcess:
         if os.getpid() != self._owner:
             got = f"a call from process {os.getpid()}, which was forked from process {self._owner}"
             raise ServerError(self._name, "calls from the process that made it", got, "Start others with `spawn`.")
-        if self._hosts is None:
+        if self._begun is None:
             fix = _ANEW if self._state == CLOSED else _RESTORE
             raise ServerError(self._name, f"an answer to `{request.method}`", self._state, fix)
         self._n_requests += 1
@@ -124,7 +150,7 @@ class ServerProcess:
         """
         try:
             while isinstance(answer := self._receive(), FunctionRequest):
-                self._host.channel.send(TREES.pack("export", _export(rules[answer.rule], answer)))
+                self._export(rules, answer)
         except HostError as error:
             raise self._ended(request.method, error) from None
         if answer.number != self._n_requests:  # an answer that an interrupt left unread
@@ -133,6 +159,23 @@ class ServerProcess:
         if answer.error is not None:
             raise self._with_name(answer.error, answer.notes)
         return answer.result
+
+    def answer_question(self, rules: Sequence[RowRule], question: Message) -> None:
+        """Sends a function that the server has asked for while it works for another client.
+
+        Args:
+          rules: Optimizers' rules by number.
+          question: What has come from it.
+
+        Raises:
+          HostError: If its process has ended.
+        """
+        request = TREES.unpack(question)
+        assert isinstance(request, FunctionRequest)
+        self._export(rules, request)
+
+    def _export(self, rules: Sequence[RowRule], request: FunctionRequest) -> None:
+        self._host.channel.send(TREES.pack("export", _export(rules[request.rule], request)))
 
     def _receive(self) -> FunctionRequest | Answer:
         """Waits for what the server says next."""
@@ -146,10 +189,10 @@ class ServerProcess:
         Args:
           state: What errors say about the server from now on.
         """
-        hosts, self._hosts, self._state = self._hosts, None, state
-        if hosts is not None:
-            hosts[0].kill()
-            hosts.close()
+        begun, self._begun, self._state = self._begun, None, state
+        if begun is not None:
+            begun.host.kill()
+            begun.end()
         for gone in (self.dropped, self.closed, self.forgotten):
             gone.clear()
 
@@ -190,7 +233,7 @@ def _drained(queue: collections.deque[Any]) -> list[Any]:
     return [queue.popleft() for _ in range(len(queue))]
 
 
-def _server_environment() -> dict[str, str]:
+def server_environment() -> dict[str, str]:
     """What a server process's environment must have: as many CPU devices as here, since their number decides how programs are compiled."""
     result = {"JAX_PLATFORMS": "cpu"}
     if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):

@@ -9,17 +9,18 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from ampjax.cluster.wire.message import Message
 from ampjax.errors import AmpError, ServerError
 from ampjax.optim.row_rule import RowRule
 from ampjax.sparse.rows.byte_counts import ByteCounts
 from ampjax.sparse.rows.partition_layout import SplitKey
-from ampjax.sparse.rows.server_part import PartSettings
+from ampjax.sparse.rows.server_part import Needs, PartSettings
 from ampjax.sparse.servers.all_servers import Call
-from ampjax.sparse.servers.process import CLOSED, ServerProcess
+from ampjax.sparse.servers.process import CLOSED, Begun, ServerProcess, start_alone
 from ampjax.sparse.servers.protocol import Request
 from ampjax.utils.interrupts import uninterrupted
 from ampjax.utils.setting_checks import at_least
@@ -33,6 +34,8 @@ class ServerProcesses:
 
     Args:
       n: How many servers.
+      begin: Starts one, by its number; on this machine, each alone, by default.
+      waits: Whether to wait until updates have been made. If not, an error of one ends its server: where all start anew together.
 
     Raises:
       SettingsError: If `n` is no integer of at least 1.
@@ -45,13 +48,13 @@ class ServerProcesses:
     (1, [[0.5, 0.5]])
     """
 
-    def __init__(self, n: int):
+    def __init__(self, n: int, begin: Callable[[int], Begun] = start_alone, waits: bool = True):
         at_least("servers", n, 1)
-        self._lock = threading.RLock()
+        self._lock, self._waits = threading.RLock(), waits
         self._rules: list[RowRule] = []  # by their numbers at the servers
         self._on: dict[SplitKey, tuple[int, ...]] = {}  # by split the servers that have a part of it
         self._is_closed = False
-        self._servers = [ServerProcess(number) for number in range(n)]
+        self._servers = [ServerProcess(number, begin) for number in range(n)]
         self._end = weakref.finalize(self, _end_all, self._servers, os.getpid())
 
     def __len__(self) -> int:
@@ -101,13 +104,16 @@ class ServerProcesses:
                 list(pool.map(lambda server: self._servers[server].start(), parts))
             self._ask({server: Request(key, "open", (settings, number)) for server, settings in parts.items()})
 
-    def ask(self, key: SplitKey, calls: Mapping[int, Call], nbytes: int = 0) -> dict[int, Any]:
+    def ask(
+        self, key: SplitKey, calls: Mapping[int, Call], nbytes: int = 0, needs: Mapping[int, Needs] | None = None
+    ) -> dict[int, Any]:
         """Asks parts; servers work at the same time.
 
         Args:
           key: The table and split.
           calls: By server its call.
           nbytes: Not used: they work at the same time however little there is to do.
+          needs: By server what must have come there before, from other clients.
 
         Returns:
           By server what its part answers.
@@ -117,7 +123,12 @@ class ServerProcesses:
           ServerError: If a server's process has ended, before this call or during it.
         """
         del nbytes
-        return self._ask({server: Request(key, method, args) for server, (method, *args) in calls.items()})
+        requests = {}
+        for server, (method, *args) in calls.items():
+            is_silent = method == "commit" and not self._waits
+            wanted = None if needs is None else needs.get(server)
+            requests[server] = Request(key, method, args, needs=wanted, is_silent=is_silent)
+        return self._ask(requests)
 
     def traffic(self, table: int, server: int) -> ByteCounts:
         """The bytes of a table that a server's process had counted at its last answer.
@@ -127,6 +138,19 @@ class ServerProcesses:
           server: The server's.
         """
         return self._servers[server].traffic.get(table, ByteCounts())
+
+    def answer_question(self, server: int, question: Message) -> None:
+        """Answers what a server asks while it works for another client.
+
+        Args:
+          server: Its number.
+          question: What has come from it.
+
+        Raises:
+          HostError: If its process has ended.
+        """
+        with self._lock:
+            self._servers[server].answer_question(self._rules, question)
 
     def drop_update(self, key: SplitKey, update: int) -> None:
         """Lets a split's servers forget an update with their next requests. Safe in a finalizer, which may run in the midst of a request.
@@ -187,6 +211,8 @@ def _exchange(
         except AmpError as error:
             errors.append(error)
     for number in sent:
+        if requests[number].is_silent:
+            continue
         try:
             results[number] = servers[number].receive(rules, requests[number])
         except AmpError as error:

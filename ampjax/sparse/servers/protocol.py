@@ -14,7 +14,7 @@ from ampjax.errors import AmpError, ServerError, TableError
 from ampjax.optim.row_rule import RowState, RowTypes
 from ampjax.sparse.rows.byte_counts import ByteCounts
 from ampjax.sparse.rows.partition_layout import PartitionLayout, SplitKey
-from ampjax.sparse.rows.server_part import PartSettings
+from ampjax.sparse.rows.server_part import Needs, PartSettings
 from ampjax.sparse.rows.shared_history import SharedHistory
 from ampjax.sparse.servers.exports import ExportedFunction, Shapes
 
@@ -30,6 +30,8 @@ class Request(NamedTuple):
       dropped: Updates that nobody holds any more.
       closed: Splits that nobody holds any more.
       forgotten: Tables that nobody holds any more.
+      needs: What must have come before, from other clients; until then it waits at the server.
+      is_silent: Whether nobody waits for an answer. An error ends the server then.
     """
 
     key: SplitKey
@@ -39,6 +41,8 @@ class Request(NamedTuple):
     dropped: Sequence[tuple[SplitKey, int]] = ()
     closed: Sequence[SplitKey] = ()
     forgotten: Sequence[int] = ()
+    needs: Needs | None = None
+    is_silent: bool = False
 
 
 class FunctionRequest(NamedTuple):
@@ -86,7 +90,7 @@ def _history(capacity: int, base: int, length: int, values: Sequence[np.ndarray]
 TREES = Trees(
     *(
         by_fields(kind, *kind._fields)
-        for kind in (SplitKey, Request, FunctionRequest, Answer, ExportedFunction, RowTypes)
+        for kind in (SplitKey, Request, FunctionRequest, Answer, ExportedFunction, RowTypes, Needs)
     ),
     by_fields(PartSettings, "layout", "partitions", "types", "history", "n_servers", "folder"),
     by_fields(PartitionLayout, "n_rows", "n_partitions"),

@@ -12,7 +12,7 @@ from ampjax.errors import ServerError
 from ampjax.sparse.rows.byte_counts import ByteCounts
 from ampjax.sparse.rows.partition_layout import SplitKey
 from ampjax.sparse.rows.row_kernels import RowKernels
-from ampjax.sparse.rows.server_part import PartSettings, ServerPart
+from ampjax.sparse.rows.server_part import Needs, PartSettings, ServerPart
 
 
 class Server:
@@ -59,6 +59,15 @@ class Server:
             fix = "What an earlier process held is lost: restore the last checkpoint."
             raise ServerError("server", "a table that was opened at this process", f"number {key.table}", fix)
         return getattr(self._parts[key], method)(*args)
+
+    def is_ready(self, key: SplitKey, needs: Needs | None) -> bool:
+        """Whether what a call needs has come to its part.
+
+        Args:
+          key: The table and split.
+          needs: What it needs; None for nothing.
+        """
+        return needs is None or key not in self._parts or self._parts[key].is_ready(needs)
 
     def drop_update(self, key: SplitKey, update: int) -> None:
         """Forgets an update's gradients.

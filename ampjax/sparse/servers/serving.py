@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import threading
 import traceback
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from ampjax.cluster.hosts.host_context import HostContext
-from ampjax.cluster.wire.channel import Channel
-from ampjax.errors import AmpError, ServerError, TableError
+from ampjax.cluster.wire.channel import Channel, wait_any
+from ampjax.errors import AmpError, HostError, ServerError, TableError
 from ampjax.optim.row_rule import RowTypes
 from ampjax.sparse.rows.row_kernels import RowKernels
 from ampjax.sparse.servers.exports import ExportedFunction, ImportedFunctions, Shapes
@@ -28,13 +29,37 @@ class Service:
 
     Args:
       channel: The channel.
+      server: What it holds, which other clients share; None for a new one.
     """
 
-    def __init__(self, channel: Channel):
-        self._channel, self._server = channel, Server()
+    def __init__(self, channel: Channel, server: Server | None = None):
+        self._channel, self._server = channel, server or Server()
         self._imports: dict[int, ImportedFunctions] = {}
         self._fetching = threading.Lock()  # a part's threads share the channel
         self._last: Answer | None = None
+
+    def is_ready(self, request: Request) -> bool:
+        """Whether what a request needs has come.
+
+        Args:
+          request: The request.
+        """
+        return self._server.is_ready(request.key, request.needs)
+
+    def serve(self, request: Request) -> None:
+        """Does what a request asks for, and sends the answer if somebody waits for it.
+
+        Args:
+          request: The request.
+
+        Raises:
+          AmpError: If nobody waits.
+        """
+        answer = self.answer(request)
+        if not request.is_silent:
+            self._channel.send(TREES.pack("answer", answer))
+        elif answer.error is not None:
+            raise answer.error
 
     def answer(self, request: Request) -> Answer:
         """Does what a request asks for; an error becomes part of the answer.
@@ -97,12 +122,28 @@ def _own_arrays(result: Any) -> Any:
     return jax.tree.map(lambda x: x.copy() if isinstance(x, np.ndarray) and x.base is not None else x, result)
 
 
-def serve(context: HostContext) -> None:
-    """The program of a server's host: answers its driver until that is gone.
+def serve(context: HostContext, clients: Sequence[str] = ()) -> None:
+    """The program of a server's host: answers its driver, until that is gone, and other hosts.
+
+    The driver opens parts and knows their optimizers: what the server needs of these while it works for another host, it asks the driver.
 
     Args:
       context: The host.
+      clients: The names of hosts that pull and push rows.
     """
-    service = Service(context.driver)
-    while (message := context.driver.receive()) is not None:
-        context.driver.send(TREES.pack("answer", service.answer(TREES.unpack(message))))
+    server = Server()
+    services = {channel: Service(channel, server) for channel in (context.driver, *map(context.peer, clients))}
+    waiting: list[tuple[Channel, Request]] = []
+    while True:
+        for channel in wait_any(list(services)):
+            try:
+                if (message := channel.receive(0)) is not None:
+                    waiting.append((channel, TREES.unpack(message)))
+            except HostError:
+                if channel is context.driver:
+                    raise
+                del services[channel]  # what becomes of the others is the driver's affair
+        while ready := next((each for each in waiting if services[each[0]].is_ready(each[1])), None):
+            waiting.remove(ready)
+            channel, request = ready
+            services[channel].serve(request)

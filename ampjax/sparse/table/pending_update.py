@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import itertools
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from ampjax.errors import TableError
 from ampjax.optim.row_rule import Values
 from ampjax.sparse.rows.byte_counts import Columns, cut
 from ampjax.sparse.rows.gradient_buffer import Rows
+from ampjax.sparse.rows.server_part import Needs
 from ampjax.sparse.table.shards import Shards
 from ampjax.utils.interrupts import uninterrupted
 
@@ -37,6 +39,9 @@ class PendingUpdate:
         self._shards, self.number = shards, next(_numbers)
         self._is_applied = False
         self._servers: set[int] = set()  # those that have received something
+        self._clients: collections.Counter[int] = (
+            collections.Counter()
+        )  # by server, of those that may still be on their way
         self._n_pushes = self._nbytes = 0
         drop = functools.partial(shards.connection.servers.drop_update, shards.key)
         weakref.finalize(self, drop, self.number).atexit = False
@@ -65,16 +70,21 @@ class PendingUpdate:
           grads: `[n, *row]`, in the wire's dtype; copied.
           columns: Which of their columns travel; the servers take the others for zero.
         """
-        shards = self._shards
-        order, spans, local = shards.layout.group(ids)
-        grads = cut(grads, columns)[order]  # a copy: the caller may go on writing into what it gave
-        by_server = shards.by_server({p: (local[span], grads[span]) for p, span in spans})
-        shards.ask({server: ("receive", self.number, rows, columns) for server, rows in by_server.items()})
-        for p, span in spans:
-            shards.count(p, local[span], pushed=grads[span])
-        self._servers.update(by_server)
+        self.note_push(self._shards.client.push(self.number, ids, grads, columns), cut(grads, columns).nbytes)
+
+    def note_push(self, servers: Iterable[int], nbytes: int, has_come: bool = True) -> None:
+        """Notes that a client has sent its row gradients to the servers.
+
+        Args:
+          servers: Those that receive something.
+          nbytes: How much.
+          has_come: Whether they have it by now. If not, they wait for it before they do anything with the update.
+        """
+        servers = set(servers)
+        self._servers |= servers
+        self._clients.update(() if has_come else servers)
         self._n_pushes += 1
-        self._nbytes += grads.nbytes
+        self._nbytes += nbytes
 
     def gradients(self) -> tuple[Int[np.ndarray, " n"], Float[np.ndarray, "n ..."]]:
         """Reads what was gathered so far. The rows are counted as pulled.
@@ -89,7 +99,7 @@ class PendingUpdate:
         ids, grads = [np.zeros(0, np.int64)], [np.zeros((0, *shards.connection.rule.shape), shards.wire)]
         with shards.connection.lock:
             for p, (local, rows) in self._read("send", shards.wire).items():
-                shards.count(p, local, pulled=rows)
+                shards.client.count(p, local, pulled=rows)
                 ids.append(shards.layout.row_ids(p, local))
                 grads.append(rows)
         return np.concatenate(ids), np.concatenate(grads)
@@ -105,18 +115,6 @@ class PendingUpdate:
 
     # ---- the update (`optim.split_update.PendingRows`) -----------------------------------------------------------------
 
-    def check(self) -> None:
-        """Returns if the gradients can be applied.
-
-        Raises:
-          TableError: If they were applied, a sum has overflowed, or the table was split anew since.
-        """
-        with self._shards.connection.lock:
-            self.require_open()
-            if self._n_pushes < 2 and np.can_cast(self._shards.wire, self._shards.connection.rule.dtype):
-                return  # nothing is summed at the servers: all was checked before it left
-            self._shards.ask({server: ("check", self.number) for server in sorted(self._servers)}, self._nbytes)
-
     def partials(self, turn: int, shared: Values) -> list[np.ndarray]:
         """Reduces the gradients over the whole table: each server its own part, and these are put together.
 
@@ -126,9 +124,15 @@ class PendingUpdate:
 
         Returns:
           The round's reductions, in the order of the rule's.
+
+        Raises:
+          TableError: As `prepare` does.
         """
         with self._shards.connection.lock:
-            parts = self._shards.everywhere("partials", self.number, turn, _on_host(shared), nbytes=self._nbytes)
+            self.require_open()
+            parts = self._shards.everywhere(
+                "partials", self.number, turn, _on_host(shared), nbytes=self._nbytes, needs=self._needs
+            )
             return self._shards.connection.rule.combine(turn, [part for each in parts.values() for part in each])
 
     def prepare(self, shared: Values) -> Callable[[], int]:
@@ -141,12 +145,12 @@ class PendingUpdate:
           The function that makes the update and returns the table's version after it, to be called before anything else changes the table.
 
         Raises:
-          TableError: As `check` does.
+          TableError: If the gradients were applied, a sum has overflowed, or the table was split anew since.
         """
         shards = self._shards
         with shards.connection.lock:
             self.require_open()
-            shards.everywhere("prepare", self.number, _on_host(shared), nbytes=self._nbytes)
+            shards.everywhere("prepare", self.number, _on_host(shared), nbytes=self._nbytes, needs=self._needs)
 
         def commit() -> int:
             with shards.connection.lock, uninterrupted():
@@ -156,6 +160,11 @@ class PendingUpdate:
                 return shards.version
 
         return commit
+
+    @property
+    def _needs(self) -> dict[int, Needs]:
+        """By server the clients whose gradients it waits for."""
+        return {server: Needs(update=self.number, clients=n) for server, n in self._clients.items()}
 
     def _require_current_split(self) -> None:
         latest = self._shards.latest
@@ -170,7 +179,8 @@ class PendingUpdate:
     def _read(self, method: str, *args: Any) -> dict[int, Rows]:
         """Asks all servers that have gradients; by rising partition."""
         self._require_current_split()
-        answers = self._shards.ask({server: (method, self.number, *args) for server in sorted(self._servers)})
+        calls = {server: (method, self.number, *args) for server in sorted(self._servers)}
+        answers = self._shards.ask(calls, needs=self._needs)
         rows = {p: rows for answer in answers.values() for p, rows in answer.items()}
         return {p: rows[p] for p in sorted(rows)}
 

@@ -7,7 +7,7 @@ is the rule's. Knows nothing of models, replicas or devices.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,19 +19,19 @@ from jaxtyping import Float, Int
 
 from ampjax.errors import TableError
 from ampjax.optim.row_rule import RowRule, Values
-from ampjax.optim.row_sums import sum_duplicates
 from ampjax.optim.split_rows import ALONE, split_alone
 from ampjax.optim.split_transform import Split
 from ampjax.optim.split_update import SharedVariables, prepare_update
 from ampjax.sparse.rows import row_blocks
 from ampjax.sparse.rows.byte_counts import ByteCounts, Columns
-from ampjax.sparse.rows.row_gradients import check_finite, checked_grads, checked_ids
+from ampjax.sparse.rows.row_gradients import checked_ids, ready_to_push
 from ampjax.sparse.rows.row_kernels import kernels_for
 from ampjax.sparse.rows.shared_history import SharedHistory
 from ampjax.sparse.servers.all_servers import LocalServers
 from ampjax.sparse.servers.processes import ServerProcesses
 from ampjax.sparse.table import table_files
 from ampjax.sparse.table.pending_update import PendingUpdate
+from ampjax.sparse.table.row_client import SplitPlace
 from ampjax.sparse.table.shards import Connection, Shards
 from ampjax.sparse.table.table_settings import (
     TableSettings,
@@ -209,7 +209,7 @@ class Table:
         once, inverse = (ids, None) if (ids[1:] > ids[:-1]).all() else np.unique(ids, return_inverse=True)
         columns = checked_columns(columns, self.rule.shape)
         with self._connection.lock:
-            rows = self._shards.pull(once, wire, columns)
+            rows = self._shards.client.pull(once, wire, columns)
         return rows if inverse is None else rows[inverse]
 
     def dense(self) -> Float[np.ndarray, "n_rows ..."]:
@@ -275,17 +275,41 @@ class Table:
           TableError: If ids, gradients or columns are wrong, or `into` is of an update that is over; `into` stays as it was.
         """
         ids, columns = checked_ids(row_ids, self.n_rows, "push"), checked_columns(columns, self.rule.shape)
-        wire = self._settings.wire
-        grads = checked_grads(grads, ids, self.rule.shape, (self.dtype, wire, np.dtype(np.float32)), "push")
-        ids, sums = sum_duplicates(ids, grads)
-        sums = sums.astype(wire, copy=False)
-        if sums is not grads:  # a sum or a cast may have overflowed
-            check_finite(sums, ids, "push, gradients")
+        ids, sums = ready_to_push(ids, grads, self.rule.types, self._settings.wire)
         with self._connection.lock:
-            pending = PendingUpdate(self._shards) if into is None else into
+            pending = self.expect() if into is None else into
             self._require_own(pending)
             pending.push(ids, sums, columns)
             return pending
+
+    def expect(self) -> PendingUpdate:
+        """Begins an update without gradients: for clients elsewhere, which push to its number at `place` (see `RowClient`).
+
+        Returns:
+          The update, to which `PendingUpdate.note_push` adds what they say.
+        """
+        with self._connection.lock:
+            return PendingUpdate(self._shards)
+
+    @property
+    def place(self) -> SplitPlace:
+        """Where its rows are, as it is split now."""
+        return self._shards.place
+
+    @property
+    def n_updates(self) -> int:
+        """Updates that have been made since it was split so: what clients elsewhere wait for (`Needs`)."""
+        return self._shards.n_updates
+
+    def note_traffic(self, counts: Mapping[int, ByteCounts]) -> None:
+        """Adds what clients elsewhere have counted.
+
+        Args:
+          counts: By server.
+        """
+        with self._connection.lock:
+            for server, count in counts.items():
+                self._connection.counts[server] += count
 
     def apply(self, pending: PendingUpdate, shared: Values | None = None) -> int:
         """Makes one update of everything that was aggregated, of nothing too: the version goes up by one.

@@ -5,6 +5,7 @@ Knows ids, servers and bytes. What becomes of rows is the servers' affair; updat
 
 from __future__ import annotations
 
+import functools
 import tempfile
 import threading
 import weakref
@@ -17,12 +18,13 @@ import numpy as np
 
 from ampjax.optim.row_rule import RowRule
 from ampjax.sparse.rows import row_blocks
-from ampjax.sparse.rows.byte_counts import ByteCounts, Columns, cut
+from ampjax.sparse.rows.byte_counts import ByteCounts
 from ampjax.sparse.rows.partition_layout import PartitionLayout, SplitKey
 from ampjax.sparse.rows.row_blocks import Block
-from ampjax.sparse.rows.server_part import PartSettings
+from ampjax.sparse.rows.server_part import Needs, PartSettings
 from ampjax.sparse.rows.shared_history import SharedHistory
 from ampjax.sparse.servers.all_servers import Servers, unique_numbers
+from ampjax.sparse.table.row_client import RowClient, SplitPlace
 from ampjax.sparse.table.table_settings import TableSettings
 
 
@@ -55,25 +57,30 @@ class Shards:
       history: Shared values of past updates, and their number.
 
     Attributes:
-      key: The split's name at the servers.
-      layout: Which partition holds which row.
-      placement: For each partition its server.
-      wire: The dtype of rows and gradients between client and server.
+      place: Where its rows are.
+      client: Pulls and pushes rows.
       version: Updates that the rows have seen.
     """
 
     def __init__(self, settings: TableSettings, n_partitions: int, connection: Connection, history: SharedHistory):
         self.connection, self.version = connection, history.version
-        self.layout = PartitionLayout(settings.n_rows, n_partitions)
-        self.placement, self.wire = settings.placement(n_partitions), settings.wire
-        self.key = SplitKey(connection.table, next(unique_numbers))
+        self.place = SplitPlace(
+            SplitKey(connection.table, next(unique_numbers)),
+            PartitionLayout(settings.n_rows, n_partitions),
+            settings.placement(n_partitions),
+            connection.rule.types,
+            settings.wire,
+        )
+        ask = functools.partial(connection.servers.ask, self.place.key)  # without a reference to this object
+        self._first_version = self.version
+        self.client = RowClient(self.place, ask, connection.counts)
         self._successor: Shards | None = None
         self._has_counts = history.capacity > 0
         self._folder = _own_folder(settings.folder)  # goes when this does
         # There are as many servers as there ever were.
         connection.counts.extend(ByteCounts() for _ in range(settings.n_servers - len(connection.counts)))
         path = Path(self._folder.name) if self._folder else None
-        by_server = self.by_server({p: p for p in range(n_partitions)})
+        by_server = self.place.by_server({p: p for p in range(n_partitions)})
         self._used_servers = sorted(by_server)
         parts = {
             server: PartSettings(
@@ -84,6 +91,31 @@ class Shards:
         self._close = weakref.finalize(self, connection.servers.close_parts, self.key)  # half filled, too
         self._close.atexit = False
         connection.servers.open_parts(self.key, connection.rule, parts)
+
+    @property
+    def key(self) -> SplitKey:
+        """The split's name at the servers."""
+        return self.place.key
+
+    @property
+    def layout(self) -> PartitionLayout:
+        """Which partition holds which row."""
+        return self.place.layout
+
+    @property
+    def placement(self) -> tuple[int, ...]:
+        """For each partition its server."""
+        return self.place.placement
+
+    @property
+    def wire(self) -> np.dtype:
+        """The dtype of rows and gradients between client and server."""
+        return self.place.wire
+
+    @property
+    def n_updates(self) -> int:
+        """Updates that have been made since it was split so."""
+        return self.version - self._first_version
 
     @property
     def latest(self) -> Shards:
@@ -113,7 +145,7 @@ class Shards:
         for start, block in rows:
             stop = start + len(block[0])
             within = {p: self.layout.within(p, start, stop) for p in range(self.layout.n_partitions)}
-            pieces = self.by_server({p: [array[places] for array in block] for p, (places, _) in within.items()})
+            pieces = self.place.by_server({p: [array[places] for array in block] for p, (places, _) in within.items()})
             self.ask({server: ("write", start, stop, piece) for server, piece in pieces.items()})
 
     def blocks(self) -> Iterator[Block]:
@@ -151,84 +183,38 @@ class Shards:
         """
         return max(self.everywhere("history").values(), key=lambda history: history.length)
 
-    # ---- some rows ---------------------------------------------------------------------------------------------------
-
-    def pull(self, ids: np.ndarray, wire_dtype: np.dtype, columns: Columns) -> np.ndarray:
-        """Rows after all updates so far, as they arrive.
-
-        Args:
-          ids: `[n]`, each once, int64.
-          wire_dtype: The dtype in which they travel.
-          columns: Which of their columns travel; the others are zero.
-
-        Returns:
-          `[n, *row]` in the table's dtype.
-        """
-        rule = self.connection.rule
-        order, spans, local = self.layout.group(ids)
-        wanted = self.by_server({p: local[span] for p, span in spans})
-        sent = self.ask({server: ("pull", partitions, wire_dtype, columns) for server, partitions in wanted.items()})
-        for p, span in spans:
-            self.count(p, local[span], pulled=sent[self.placement[p]][p])
-        if len(spans) == 1 and columns is None:  # in order, and nothing is missing
-            p = spans[0][0]
-            return sent[self.placement[p]][p].astype(rule.dtype, copy=False)
-        rows = (np.empty if columns is None else np.zeros)((len(ids), *rule.shape), rule.dtype)
-        for p, span in spans:
-            pulled = sent[self.placement[p]][p]
-            cut(rows, columns)[order[span]] = pulled
-        return rows
-
     # ---- the servers -------------------------------------------------------------------------------------------------
 
-    def by_server(self, values: Mapping[int, Any]) -> dict[int, dict[int, Any]]:
-        """Groups what belongs to partitions by their server.
-
-        Args:
-          values: `{partition: value}`.
-
-        Returns:
-          `{server: {partition: value}}`.
-        """
-        result: dict[int, dict[int, Any]] = {}
-        for p, value in values.items():
-            result.setdefault(self.placement[p], {})[p] = value
-        return result
-
-    def count(self, partition: int, local: np.ndarray, **rows: np.ndarray) -> None:
-        """Counts what has travelled between a partition's server and its clients.
-
-        Args:
-          partition: The partition.
-          local: `[n]`, the row ids that have travelled.
-          rows: `pulled`, rows that the server has sent, or `pushed`, gradients that it has received.
-        """
-        self.connection.counts[self.placement[partition]].add(local, **rows)
-
-    def everywhere(self, method: str, *args: Any, nbytes: int = 0) -> dict[int, Any]:
+    def everywhere(
+        self, method: str, *args: Any, nbytes: int = 0, needs: Mapping[int, Needs] | None = None
+    ) -> dict[int, Any]:
         """Asks all servers that hold rows for the same.
 
         Args:
           method: A method of `ServerPart`.
           args: Its arguments.
           nbytes: How much there is to do, in bytes of gradients.
+          needs: By server what must have come there before, from other clients.
 
         Returns:
           By server, what the method gives.
         """
-        return self.ask({server: (method, *args) for server in self._used_servers}, nbytes)
+        return self.ask({server: (method, *args) for server in self._used_servers}, nbytes, needs)
 
-    def ask(self, calls: Mapping[int, Any], nbytes: int = 0) -> dict[int, Any]:
+    def ask(
+        self, calls: Mapping[int, Any], nbytes: int = 0, needs: Mapping[int, Needs] | None = None
+    ) -> dict[int, Any]:
         """Asks some servers.
 
         Args:
           calls: By server, a method of its `ServerPart` and the arguments.
           nbytes: How much there is to do, in bytes of gradients.
+          needs: By server what must have come there before, from other clients.
 
         Returns:
           By server, what the method gives.
         """
-        return self.connection.servers.ask(self.key, calls, nbytes)
+        return self.connection.servers.ask(self.key, calls, nbytes, needs)
 
 
 def _own_folder(folder: str | Path | None) -> tempfile.TemporaryDirectory[str] | None:

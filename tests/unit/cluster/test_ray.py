@@ -95,3 +95,32 @@ def test_workers_of_a_trainer_on_hosts_that_ray_places():
         assert [state.nodes for state in there.hosts] == [("first",), ("second",)]
     finally:
         there.close()
+
+
+def test_servers_and_workers_of_a_runner_at_the_address_of_a_machine():
+    from ray.cluster_utils import Cluster
+
+    import ampjax.parallel as px
+
+    def loss(params, batch):
+        return ((params["table"][batch["ids"]] @ params["w"] - 1) ** 2).mean()
+
+    params = {"table": np.ones((20, 3), np.float32), "w": np.full(3, 0.5, np.float32)}
+    config = px.ParallaxConfig(alpha_threshold=1.0)
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4})
+    try:
+        ray.init(address=cluster.address)
+        (node,) = ray.nodes()
+        listed = [{"host": name, "address": node["NodeManagerAddress"], "devices": [0]} for name in "ab"]
+        with px.get_runner(loss, params, optax.sgd(0.1), {"machines": listed}, config) as runner:
+            assert runner.run({"ids": np.arange(4)}).loss == 0.25
+            assert {state.state for state in runner.hosts} == {"running"}
+        listed[1]["address"] = "192.0.2.77"  # of documentation: nobody has it
+        with (
+            px.get_runner(loss, params, optax.sgd(0.1), {"machines": listed}, config) as runner,
+            pytest.raises(HostError, match=r"Ray: expected a machine at `192.0.2.77`, got those at \["),
+        ):
+            runner.run({"ids": np.arange(4)})
+    finally:
+        ray.shutdown()
+        cluster.shutdown()

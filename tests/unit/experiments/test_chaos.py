@@ -7,7 +7,7 @@ from rich.console import Console
 
 from ampjax.errors import SettingsError
 from experiments.__main__ import parse
-from experiments.chaos import hosts
+from experiments.chaos import hosts, runner
 from experiments.chaos.driver import ChaosOptions, main
 
 
@@ -51,3 +51,20 @@ def test_a_host_that_is_killed(tmp_path):
     assert found["exact"] and found["kill"]["n"] == 1 and found["hang"]["n"] == 0
     assert 0 < found["kill"]["noticed_s"]["worst"] < found["kill"]["to_go_on_s"]["worst"]
     assert json.loads((tmp_path / "chaos.jsonl").read_text())["model"] == "list-reduction"
+
+
+def test_options_of_a_runner():
+    options = parse(["chaos-runner", "--kills", "3", "--hangs", "0", "--model", "nmt"])
+    assert (options.kills, options.hangs, options.model, options.workers) == (3, 0, "nmt", 2)
+    with pytest.raises(SettingsError, match="setting `steps_between`: expected an integer of at least 1, got 0"):
+        runner.main(runner.ChaosRunnerOptions(steps_between=0))
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_a_server_or_worker_that_is_killed(tmp_path):
+    options = runner.ChaosRunnerOptions(kills=1, hangs=0, steps_between=4, seed=3, json=tmp_path / "chaos.jsonl")
+    found = runner.main(options, Console(quiet=True))
+    assert found["exact"] and found["recoveries"] == 1
+    (fault,) = json.loads((tmp_path / "chaos.jsonl").read_text())["faults"]
+    assert fault["sign"] == "SIGKILL" and 0 < fault["noticed_s"] < fault["seconds"]

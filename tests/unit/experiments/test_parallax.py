@@ -11,6 +11,7 @@ import pytest
 
 import ampjax.parallel as px
 from ampjax.errors import SettingsError
+from ampjax.parallel.config.resources import find_resources
 from experiments.__main__ import parse
 from experiments.bench import parallax as bench
 from experiments.bench import towers
@@ -30,7 +31,7 @@ from experiments.parallax import (
 )
 from experiments.parallax.learning import Task, learn_lm, learn_nmt, learn_resnet
 from experiments.parallax.measure import Timing, Turns
-from experiments.parallax.options import LocalOptions
+from experiments.parallax.options import LocalOptions, first_machines
 from experiments.parallax.pictures import bars, lines
 from experiments.parallax.programs import Ours, machines, make_all
 from experiments.parallax.splits import Split
@@ -309,6 +310,49 @@ def test_towers(tmp_path: Path) -> None:
     results = bench.main(options)
     assert len(results) == 8 and all(result.peaks and min(result.peaks) > 1e8 for result in results)
     assert all(row["ratio"] > 0 for row in records(tmp_path / "j"))
+
+
+@pytest.mark.full
+def test_bench_of_processes() -> None:
+    sizes = {
+        "vocabulary": 60,
+        "classes": 40,
+        "units": 8,
+        "samples": 8,
+        "batch": 2,
+        "words": 3,
+        "rows": 100,
+        "width": 4,
+        "ids": 6,
+    }
+    results = bench.main(bench.ParallaxBench(what=("workers", "workers-lm"), steps=2, **sizes))
+    assert [result.what for result in results] == ["workers: 2, 6 of 100 rows", "workers: 2, lm"]
+
+
+@pytest.mark.full
+def test_ways_are_timed_over_processes(tmp_path: Path) -> None:
+    file = tmp_path / "resources.yaml"
+    file.write_text(
+        "machines: [{host: a, address: localhost, devices: [0]}, {host: b, address: localhost, devices: [0]}]"
+    )
+    options = LocalOptions(**FAST, resources=file)
+    assert options.workers == 2
+    timings = options.time("lm", ("AR", "naive PS", "hybrid", "pmap"))
+    assert set(timings) == {"naive PS", "hybrid"} and all(timing.per_s > 0 for timing in timings.values())
+
+
+def test_resources_of_experiments(tmp_path: Path) -> None:
+    listed = [{"host": name, "address": "localhost", "devices": list(range(n))} for name, n in (("a", 2), ("b", 1))]
+    resources = find_resources({"machines": listed})
+    assert [len(first_machines(resources, n).machines) for n in (None, 2, 3)] == [2, 1, 2]
+    with pytest.raises(
+        SettingsError, match=r"--counts: expected numbers of replicas of the first machines, \[2, 3\], got 1"
+    ):
+        first_machines(resources, 1)
+    file = tmp_path / "resources.yaml"
+    file.write_text("machines: [{devices: [0]}]")
+    with pytest.raises(SettingsError, match="--resources: expected machines with addresses, got none with one"):
+        LocalOptions(resources=file).time("lm", ("hybrid",))
 
 
 def test_image_models_have_the_same_collectives_as_pmap(monkeypatch: pytest.MonkeyPatch) -> None:

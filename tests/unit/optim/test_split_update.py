@@ -34,9 +34,6 @@ class Table:
     def __init__(self, parts, name):
         self.parts, self.name = parts, name
 
-    def check(self):
-        self.parts.tell("check", self.name)
-
     def partials(self, turn, shared):
         return [f"{self.name}{turn} {shared}"]
 
@@ -51,8 +48,6 @@ def test_reductions_then_the_shared_part_then_rows():
     first = {name: [f"{name}0 ['for {name}', 0]"] for name in "ab"}
     second = {name: [f"{name}1 ['for {name}', 1]"] for name in "ab"}
     assert parts.story == [
-        ("check", "a"),
-        ("check", "b"),
         ("shared", 0, "grads", []),
         ("shared", 1, "grads", [first]),
         ("propose", "grads", [first, second]),
@@ -60,12 +55,11 @@ def test_reductions_then_the_shared_part_then_rows():
         ("prepare", "b", "new b"),
     ]
     commit()
-    assert parts.story[7:] == [("write", "a"), ("write", "b"), ("adopt", "params", "state")]
+    assert parts.story[5:] == [("write", "a"), ("write", "b"), ("adopt", "params", "state")]
 
 
-@pytest.mark.parametrize("event", [("check", "b"), ("prepare", "b", "new b")])
-def test_nothing_is_written_if_a_table_refuses(event):
-    parts = Parts([event])
+def test_nothing_is_written_if_a_table_refuses():
+    parts = Parts([("prepare", "b", "new b")])
     with pytest.raises(TableError, match="rows that fit"):
         prepare_update(0, parts, "grads", parts.tables)
     assert not {kind for kind, *_ in parts.story} & {"write", "adopt"}

@@ -102,7 +102,7 @@ BEFORE_THE_FIRST_STEP = {
     "no resources": (
         lambda: px.get_runner(loss, parameters(), TX, 3),
         SettingsError,
-        "resource_info: expected a file's name, Resources or None, got 3",
+        "resource_info: expected a file's name, a mapping, Resources or None, got 3",
     ),
     "one pattern for many": (
         lambda: px.ParallaxConfig(keep_dense="table"),  # type: ignore[arg-type]

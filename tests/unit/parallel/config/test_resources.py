@@ -4,7 +4,7 @@ import pytest
 from ampjax.errors import SettingsError
 from ampjax.parallel.config.config import Checkpoints, ParallaxConfig, SampleTimes
 from ampjax.parallel.config.partitioner import group_variables, partitioner
-from ampjax.parallel.config.resources import Resources, find_resources
+from ampjax.parallel.config.resources import RemoteDevice, Resources, find_resources
 from ampjax.parallel.homes.placement import place_variables
 from ampjax.sparse.rows.partition_layout import PartitionLayout
 
@@ -57,6 +57,59 @@ def test_wrong_files(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(SettingsError, match=message):
         find_resources(path)
+
+
+def test_machines_with_addresses_have_processes(tmp_path):
+    path = tmp_path / "resources.yaml"
+    path.write_text(
+        "machines:\n  - {host: a, address: localhost, devices: [0, 1]}\n  - {address: 10.0.0.2, devices: [0], servers: 2}\n"
+    )
+    resources = find_resources(path)
+    assert resources.has_processes and not find_resources().has_processes
+    assert resources.devices == (RemoteDevice("a", 0), RemoteDevice("a", 1), RemoteDevice("machine-1", 0))
+    assert (resources.homes, resources.servers) == ((0, 0, 1), (0, 1, 1))
+    assert [machine.address for machine in resources.machines] == ["localhost", "10.0.0.2"]
+    listed = [
+        {"host": "a", "address": "localhost", "devices": [0, 1]},
+        {"address": "10.0.0.2", "devices": [0], "servers": 2},
+    ]
+    assert find_resources({"machines": listed}) == resources
+
+
+@pytest.mark.parametrize(
+    ("machines", "message"),
+    [
+        ([{"address": "x", "devices": [0]}, {"devices": [1]}], "machine-1`, `address`: expected an address for all"),
+        ([{"devices": [1]}, {"address": "x", "devices": [0]}], "or for none, got one, other than the first"),
+        ([{"address": "", "devices": [0]}], "machine 0, `address`: expected a name or an address, got ''"),
+        ([{"address": 7, "devices": [0]}], "expected a name or an address, got 7"),
+        ([{"address": "x", "devices": [-1]}], "machine 0, `devices`: expected numbers of at least 0, got -1"),
+        ([{"address": "x", "devices": ["gpu"]}], "expected numbers of at least 0, got 'gpu'"),
+        (
+            [{"address": "x", "devices": [0, 0]}],
+            r"each device once, got `RemoteDevice\(host='machine-0', number=0\)` twice",
+        ),
+        ([{"host": "a", "address": "x", "devices": [0]}] * 2, "each host once, got `a` twice"),
+        ([{"address": "x", "devices": []}], "machine `machine-0`: expected at least one device, got none"),
+        ([{"address": "x", "devices": [0], "gpus": 3}], "resource_info, machine 0: expected `devices`, and of"),
+        ([], "at least one machine, got none"),
+    ],
+    ids=str,
+)
+def test_wrong_machines_with_addresses(machines, message):
+    with pytest.raises(SettingsError, match=message):
+        find_resources({"machines": machines})
+
+
+def test_what_is_no_resource_info():
+    with pytest.raises(
+        SettingsError, match="resource_info: expected a file's name, a mapping, Resources or None, got 3"
+    ):
+        find_resources(3)
+    with pytest.raises(
+        SettingsError, match="resource_info: expected a mapping with the one key `machines`, got the keys"
+    ):
+        find_resources({"a": 1})
 
 
 def test_a_missing_file(tmp_path):

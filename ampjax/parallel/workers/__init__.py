@@ -1,0 +1,1 @@
+"""Replicas and servers as processes: one worker a replica, on the machines of a resource file."""

@@ -1,0 +1,304 @@
+"""All processes of a run, as the runner sees them: started together, asked, watched and ended together.
+
+If one of them is lost, the others are of no use: what it held is gone, and they have moved on. So all end, and are started anew.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from ampjax.cluster.hosts.launcher import Launcher
+from ampjax.cluster.hosts.packed_programs import packed
+from ampjax.cluster.hosts.spawn_hosts import Host, HostOptions, Hosts, spawn
+from ampjax.cluster.wire.channel import wait_any
+from ampjax.cluster.wire.message import Message
+from ampjax.errors import HostDiedError, HostError, HostUnreachableError
+from ampjax.parallel.config.resources import Resources
+from ampjax.parallel.workers.worker_main import main
+from ampjax.parallel.workers.worker_messages import TREES
+from ampjax.parallel.workers.worker_program import WorkerProgram
+from ampjax.sparse.servers.process import Begun, server_environment
+
+_CAUSES = HostDiedError, HostUnreachableError
+_CAUSE_S = 1.0
+"""How long the cause of a worker's error is looked for: another process that has ended, or gives no sign of life."""
+
+OnQuestion = Callable[[int, Message], None]
+"""Takes a server's number, and what it asks."""
+
+RESTORE = "What it held is lost: restore the last checkpoint, which starts all processes anew, or let `ParallaxConfig(checkpoint=...)` do both."
+
+
+@dataclass(frozen=True)
+class ProcessState:
+    """What is known of one process of a runner.
+
+    Args:
+      name: What errors and logs call it.
+      machine: The name of its machine in the resources.
+      role: `server` or `worker`.
+      process: Its process's id there; None before it is started.
+      state: `not started`, `running`, or how it has ended.
+    """
+
+    name: str
+    machine: str
+    role: str
+    process: int | None
+    state: str
+
+
+class ProcessGroup:
+    """The servers and workers of a runner.
+
+    Args:
+      resources: The machines.
+      make_launcher: Makes what starts the processes, each time that they are.
+    """
+
+    def __init__(self, resources: Resources, make_launcher: Callable[[], Launcher]):
+        machines = resources.machines
+        self._n_servers, self._make_launcher = len(resources.servers), make_launcher
+        self._names = [f"server-{i}" for i in range(self._n_servers)]
+        self._names += [f"worker-{i}" for i in range(len(resources.homes))]
+        self._machines = [machines[machine].host for machine in (*resources.servers, *resources.homes)]
+        self._devices = tuple(device.number for device in resources.devices)
+        self._lock = threading.RLock()
+        self._program, self._epoch, self._n_asked = b"", 0, 0
+        self._hosts: Hosts | None = None
+        self._ended: dict[int, str] = {}
+        self._on_question: Callable[[], OnQuestion | None] = lambda: None
+
+    @property
+    def n_workers(self) -> int:
+        """How many workers there are."""
+        return len(self._names) - self._n_servers
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there are processes. One may have ended since they were last asked."""
+        return self._hosts is not None
+
+    @property
+    def states(self) -> list[ProcessState]:
+        """What is known of each process."""
+        return [self._state(number) for number in range(len(self._names))]
+
+    def _state(self, number: int) -> ProcessState:
+        role = "server" if number < self._n_servers else "worker"
+        name, machine = self._names[number], self._machines[number]
+        if self._hosts is None:
+            return ProcessState(name, machine, role, None, self._ended.get(number, "not started"))
+        host = self._hosts[number]
+        return ProcessState(name, machine, role, host.process, host.started.ending() or "running")
+
+    # ---- start and end -----------------------------------------------------------------------------------------------
+
+    def carry(self, program: WorkerProgram, on_question: OnQuestion) -> None:
+        """Takes what workers are made from.
+
+        Args:
+          program: It travels when processes are started.
+          on_question: A method that answers what a server asks while it works for a worker.
+
+        Raises:
+          SettingsError: If something in it can't travel.
+        """
+        self._program = packed(program, "the loss function and the optimizer")
+        self._on_question = weakref.WeakMethod(on_question)  # its object ends the processes when nobody holds it
+
+    def begin_server(self, number: int) -> Begun:
+        """Starts all processes, if they do not run, and gives a server's.
+
+        Args:
+          number: The server's number.
+
+        Raises:
+          HostError: If one can't be started.
+        """
+        hosts = self.start()
+        return Begun(hosts[number], functools.partial(self._end_if, hosts))
+
+    def start(self) -> Hosts:
+        """Starts all processes, if they do not run.
+
+        Returns:
+          The processes: servers and then workers.
+
+        Raises:
+          HostError: If one can't be started.
+        """
+        with self._lock:
+            if self._hosts is not None and all(host.alive for host in self._hosts):
+                return self._hosts
+            self.end()
+            self._epoch += 1
+            options = HostOptions(tuple(self._names), environment=_environment(), epoch=self._epoch)
+            program = functools.partial(main, n_servers=self._n_servers, devices=self._devices, program=self._program)
+            self._hosts = spawn(len(self._names), program, options, self._make_launcher())
+            self._ended.clear()
+            return self._hosts
+
+    def _end_if(self, hosts: Hosts) -> None:
+        with self._lock:
+            if self._hosts is hosts:  # else others have been started since
+                self.end()
+
+    def end(self) -> None:
+        """Ends all processes at once."""
+        with self._lock:
+            hosts, self._hosts = self._hosts, None
+            if hosts is not None:
+                self._ended = {i: host.started.ending() or "ended with the others" for i, host in enumerate(hosts)}
+                for host in reversed(hosts):  # the first worker last: its end would let the others write of theirs
+                    host.kill()
+                hosts.close()
+
+    # ---- messages ----------------------------------------------------------------------------------------------------
+
+    def tell(self, what: Any) -> None:
+        """Tells all workers the same; nobody answers.
+
+        Args:
+          what: What they are told.
+
+        Raises:
+          HostError: If a process has ended.
+        """
+        message = TREES.pack("work", what)
+        for worker in range(self.n_workers):
+            self._send(worker, message)
+
+    def tell_each(self, whats: Sequence[Any]) -> None:
+        """Tells each worker something.
+
+        Args:
+          whats: By worker, what it is told.
+
+        Raises:
+          HostError: If a process has ended.
+        """
+        for worker, what in enumerate(whats):
+            self._send(worker, TREES.pack("work", what))
+
+    def ask(self, make: Callable[[int], Any], everyone: bool = False) -> Any:
+        """Asks the first worker, and lets the others do the same.
+
+        Args:
+          make: Makes the question of its number.
+          everyone: Whether the others do something for it.
+
+        Returns:
+          The first worker's answer.
+
+        Raises:
+          HostError: If a process has ended.
+        """
+        self._n_asked += 1
+        question = make(self._n_asked)
+        if everyone:
+            self.tell(question)
+        else:
+            self._send(0, TREES.pack("work", question))
+        (answer,) = self.answers(self._n_asked, 1)
+        return answer.value
+
+    def next_number(self) -> int:
+        """A number for a step: none comes twice."""
+        self._n_asked += 1
+        return self._n_asked
+
+    def answers(self, number: int, n: int) -> list[Any]:
+        """Waits for answers. Meanwhile what servers ask is answered, and all processes are watched.
+
+        Args:
+          number: What the answers are to; others are left over from what was interrupted.
+          n: From how many of the workers.
+
+        Returns:
+          The answers of the first n workers.
+
+        Raises:
+          HostError: If a process has ended, or an error was raised there.
+        """
+        hosts, found = self._running(), {}
+        numbers = {host.channel: i - self._n_servers for i, host in enumerate(hosts)}
+        while len(found) < n:
+            waiting = [channel for channel, i in numbers.items() if i < 0 or i not in found]
+            try:
+                for channel in wait_any(waiting):
+                    message = channel.receive(0)
+                    if message is not None and numbers[channel] < 0:
+                        if (answer_question := self._on_question()) is not None:
+                            answer_question(numbers[channel] + self._n_servers, message)
+                    elif message is not None and (answer := TREES.unpack(message)).number == number:
+                        found[numbers[channel]] = answer
+            except HostError as error:
+                raise self._failure(error) from None
+        return [found[i] for i in range(n)]
+
+    def _send(self, worker: int, message: Message) -> None:
+        try:
+            self._running()[self._n_servers + worker].channel.send(message)
+        except HostError as error:
+            raise self._failure(error) from None
+
+    def _running(self) -> Hosts:
+        if self._hosts is None:
+            lost = ", ".join(
+                f"{self._names[i]}: {text}" for i, text in self._ended.items() if "with the others" not in text
+            )
+            raise HostDiedError("runner", "its processes", f"none ({lost or 'they were closed'})", RESTORE)
+        return self._hosts
+
+    # ---- failures ----------------------------------------------------------------------------------------------------
+
+    def _failure(self, error: HostError) -> HostError:
+        """The error that names the process that was lost first, as far as can be told. All processes are ended then."""
+        hosts, start = self._running(), time.monotonic()
+        while True:
+            of_host = {i: found for i, host in enumerate(hosts) if (found := _ending(host)) is not None}
+            # What a killed process takes along fails or aborts; the cause may be noticed a little later than that.
+            causes = {
+                i: found for i, found in of_host.items() if isinstance(found, _CAUSES) and "SIGABRT" not in found.got
+            }
+            if causes or time.monotonic() > start + _CAUSE_S:
+                break
+            time.sleep(0.02)
+        found = causes or {i: found for i, found in of_host.items() if not isinstance(found, _CAUSES)} or of_host
+        self.end()
+        if not found:
+            return error
+        where = ", ".join(f"{self._names[i]} on machine `{self._machines[i]}`" for i in found)
+        first = next(iter(found.values()))
+        got = "; ".join(dict.fromkeys(each.got for each in found.values()))
+        result = type(first)(where, "a process that goes on", got, RESTORE if causes else first.fix)
+        for note in getattr(first, "__notes__", ()):
+            result.add_note(note)
+        return result
+
+
+def _environment() -> dict[str, str]:
+    """What the processes' environment must have. Servers choose the CPU by themselves."""
+    result = server_environment()
+    if jax.default_backend() != "cpu":
+        del result["JAX_PLATFORMS"]
+    return result
+
+
+def _ending(host: Host) -> HostError | None:
+    """What a process's channel says of its end; None for one that goes on."""
+    try:
+        while host.channel.is_ready():
+            host.channel.receive(0)
+    except HostError as error:
+        return error
+    return None

@@ -1,0 +1,103 @@
+"""What a runner does when processes are lost: starts others, goes back to the last checkpoint, and takes the steps since then again.
+
+The batches since then are kept for that, so the model ends with the bits of one that nobody disturbed.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from ampjax.devices.random_keys import copy_leaf
+from ampjax.errors import AmpError
+
+Tree = Any
+_MOST = 3
+"""How often in a row, without a new step between, processes may be lost before that is an error."""
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """A loss of processes after which training went on.
+
+    Args:
+      step: The step that was to be taken, or had just been.
+      restored: The step from which it went on.
+      error: What had happened.
+      noticed: When that was noticed, in seconds since 1970.
+      seconds: How long it took until all steps had been taken again.
+    """
+
+    step: int
+    restored: int
+    error: str
+    noticed: float
+    seconds: float
+
+
+@dataclass
+class Recoverer:
+    """Keeps what is needed to go on, and goes on.
+
+    Args:
+      restore: Reads a checkpoint, and gives its step.
+      reset: Puts parameters in place, with fresh optimizer state, at step 0.
+      again: Takes a step with the replicas' parts of a batch.
+    """
+
+    restore: Callable[[Path], int]
+    reset: Callable[[Tree], None]
+    again: Callable[[Sequence[Tree]], None]
+    recoveries: list[Recovery] = field(default_factory=list)
+    _base: Any = None
+    _parts: list[Sequence[Tree]] = field(default_factory=list)
+    _n_in_a_row: int = 0
+
+    def begin_at(self, base: Path | Tree) -> None:
+        """Notes the state from which all further steps are kept.
+
+        Args:
+          base: A checkpoint, or the parameters at step 0.
+        """
+        self._base, self._parts = base, []
+
+    def note_step(self, parts: Sequence[Tree]) -> None:
+        """Keeps the batch of a step that has been taken.
+
+        Args:
+          parts: By replica its part; copied.
+        """
+        self._parts.append([jax.tree.map(copy_leaf, part) for part in parts])
+        self._n_in_a_row = 0
+
+    def recover(self, error: AmpError, step: int) -> None:
+        """Starts processes and takes all steps since the last checkpoint again.
+
+        Args:
+          error: Why there are none any more.
+          step: The step that was to be taken.
+
+        Raises:
+          AmpError: The error, if processes are lost again and again.
+        """
+        self._n_in_a_row += 1
+        if self._n_in_a_row > _MOST:
+            error.add_note(f"That was time {self._n_in_a_row} without a new step, so it was not tried again.")
+            raise error
+        noticed, start, restored = time.time(), time.monotonic(), 0
+        warnings.warn(
+            f"ampjax: {error} Others are started, and go on from the last checkpoint.", RuntimeWarning, stacklevel=4
+        )
+        if isinstance(self._base, Path):
+            restored = self.restore(self._base)
+        else:
+            self.reset(self._base)
+        for parts in self._parts:
+            self.again(parts)
+        self.recoveries.append(Recovery(step, restored, str(error), noticed, time.monotonic() - start))

@@ -1,0 +1,172 @@
+"""What a runner and its workers say to each other, and in which form it travels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ampjax.cluster.wire.trees import Form, Trees, by_fields
+from ampjax.errors import TableError
+from ampjax.optim.row_rule import RowState, RowTypes
+from ampjax.optim.split_transform import Totals
+from ampjax.parallel.homes.row_homes import Reading
+from ampjax.sparse.rewrite.unique_ids import UniqueRows
+from ampjax.sparse.rows.byte_counts import ByteCounts
+from ampjax.sparse.rows.partition_layout import PartitionLayout, SplitKey
+from ampjax.sparse.table.row_client import SplitPlace
+
+
+class RowWork(NamedTuple):
+    """What a worker does with one table in a step.
+
+    Args:
+      rows: The rows that it pulls.
+      size: How many there are with padding: the same at all workers, whose programs are one.
+      reading: What of them has to travel.
+      update: The number of the update to which it pushes their gradients.
+      updates: Updates that must have been made at the servers before it pulls.
+    """
+
+    rows: UniqueRows
+    size: int
+    reading: Reading
+    update: int
+    updates: int
+
+
+class StepWork(NamedTuple):
+    """One replica's share of a step.
+
+    Args:
+      number: The step's number, for this run of processes.
+      batch: The leaves of its part of the batch; of keys, their integers.
+      tables: By table.
+      adopts: Whether the update that was proposed in the last step is made first.
+      params: The leaves of dense variables, where they are at servers; None where the worker has them.
+    """
+
+    number: int
+    batch: Sequence[np.ndarray]
+    tables: Mapping[str, RowWork]
+    adopts: bool = False
+    params: Sequence[np.ndarray] | None = None
+
+
+class StepDone(NamedTuple):
+    """What a worker says of its share. Nothing has changed yet but that row gradients wait at their servers.
+
+    Args:
+      number: The step's.
+      loss: The loss; reduced over replicas, unless dense variables are at servers.
+      aux: The leaves of the loss function's second result.
+      finite: Whether the loss and then each dense variable's gradient is.
+      traffic: By table and server, what has gone there and come back.
+      shared: By table, the values that its update needs, where they depend on dense variables only; None where they don't.
+      error: Why its row gradients can't be applied.
+      grads: The leaves of dense gradients, its own share, where dense variables are at servers.
+    """
+
+    number: int
+    loss: np.ndarray
+    aux: Sequence[np.ndarray]
+    finite: np.ndarray
+    traffic: Mapping[str, Mapping[int, ByteCounts]]
+    shared: Mapping[str, Sequence[np.ndarray]] | None = None
+    error: TableError | None = None
+    grads: Sequence[np.ndarray] = ()
+
+
+class Places(NamedTuple):
+    """Where tables' rows are from now on.
+
+    Args:
+      tables: By table.
+    """
+
+    tables: Mapping[str, SplitPlace]
+
+
+class Write(NamedTuple):
+    """Other dense variables.
+
+    Args:
+      params: The leaves of dense parameters.
+      state: The leaves of the optimizer's shared state.
+    """
+
+    params: Sequence[np.ndarray]
+    state: Sequence[np.ndarray]
+
+
+class Question(NamedTuple):
+    """What the first worker is asked; the others are in the same state.
+
+    Args:
+      number: The question's.
+      name: `read` (dense parameters and shared state), `gradients` (of the last step) or `shared` (values for a round of reductions).
+      turn: The round.
+      totals: The reductions of earlier rounds.
+    """
+
+    number: int
+    name: str
+    turn: int = 0
+    totals: Totals = ()
+
+
+class Propose(NamedTuple):
+    """Asks for the update of dense variables by the last step's gradients. It changes nothing; the first worker says what tables need.
+
+    Args:
+      number: The question's number.
+      totals: The reductions of all rounds.
+    """
+
+    number: int
+    totals: Totals
+
+
+class Adopt(NamedTuple):
+    """Makes the update that was proposed in the last step. Nobody answers."""
+
+
+class Answer(NamedTuple):
+    """The first worker's answer.
+
+    Args:
+      number: The question's.
+      value: What was asked for.
+    """
+
+    number: int
+    value: Any
+
+
+TREES = Trees(
+    *(
+        by_fields(kind, *kind._fields)
+        for kind in (
+            RowWork,
+            StepWork,
+            StepDone,
+            Places,
+            Write,
+            Question,
+            Propose,
+            Adopt,
+            Answer,
+            Reading,
+            SplitPlace,
+            SplitKey,
+            RowTypes,
+        )
+    ),
+    by_fields(UniqueRows, "ids", "inverse"),
+    by_fields(ByteCounts, "pulled", "pushed", "indices"),
+    by_fields(PartitionLayout, "n_rows", "n_partitions"),
+    by_fields(RowState, "name", "shape", "dtype"),
+    Form(TableError, lambda error: (error.where, error.expected, error.got, error.fix), TableError),
+)
+"""All that may stand in a message."""

@@ -1,0 +1,69 @@
+"""What a worker is made from. It travels once, from the user's own program, when processes are started; on a wire nothing is pickled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import optax
+
+from ampjax.optim.split_rows import split_rows
+from ampjax.optim.split_transform import Split
+from ampjax.parallel.steps.step_programs import LossFn, Reduction
+from ampjax.sparse.detection.loss_jaxpr import MappedAxes
+from ampjax.sparse.rewrite.pulled_step import SparseProgram, rewrite
+
+Tree = Any
+
+
+@dataclass(frozen=True)
+class WorkerProgram:
+    """A replica's share of training, as plain data and the user's functions.
+
+    Args:
+      loss_fn: The single-device loss function.
+      tx: The optimizer.
+      params: The parameters' shapes and dtypes.
+      batch: Those of a replica's part of the first batch.
+      axes: By table, the axes along which its rows are counted.
+      mapped: Names and sizes of the axes over which the loss is mapped.
+      has_aux: Whether the loss function gives `(loss, aux)`.
+      reduction: What becomes of the replicas' gradients.
+      check_finite: Whether gradients that are not finite stop a step.
+      jax_settings: JAX's settings in the user's program, by name.
+    """
+
+    loss_fn: LossFn
+    tx: optax.GradientTransformation
+    params: Tree
+    batch: Tree
+    axes: Mapping[str, tuple[int, ...]]
+    mapped: MappedAxes
+    has_aux: bool
+    reduction: Reduction
+    check_finite: bool
+    jax_settings: Mapping[str, Any]
+
+    def loss(self) -> SparseProgram:
+        """The loss on pulled rows: the one that the runner has."""
+        return rewrite(self.loss_fn, self.params, self.batch, self.axes, self.mapped)
+
+    def split(self, loss: SparseProgram) -> Split:
+        """The optimizer, cut in two as the runner has cut it.
+
+        Args:
+          loss: The loss on pulled rows.
+        """
+        return split_rows(self.tx, loss.as_tables(self.params), tuple(loss.tables), loss.transposed)
+
+    def shapes(self, loss: SparseProgram, split: Split) -> tuple[Tree, Tree]:
+        """Shapes and dtypes of dense parameters and of the shared optimizer state.
+
+        Args:
+          loss: The loss on pulled rows.
+          split: The optimizer.
+        """
+        params, _ = loss.split(self.params)
+        return params, jax.eval_shape(split.init, params)

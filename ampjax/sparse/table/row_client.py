@@ -1,0 +1,124 @@
+"""Some rows of a table as one client pulls and pushes them: which server has which, and what goes to and fro.
+
+All that it needs to know is plain data (`SplitPlace`), so that clients can be in other processes than the one that made the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ampjax.optim.row_rule import RowTypes
+from ampjax.sparse.rows.byte_counts import ByteCounts, Columns, cut
+from ampjax.sparse.rows.partition_layout import PartitionLayout, SplitKey
+
+Ask = Callable[[Mapping[int, Any]], dict[int, Any]]
+"""Asks some servers of a split: by server, a method of its `ServerPart` and the arguments; gives its answer by server."""
+
+
+class SplitPlace(NamedTuple):
+    """Where the rows of a table are, as it is split now.
+
+    Args:
+      key: The split's name at the servers.
+      layout: Which partition holds which row.
+      placement: For each partition its server.
+      types: The types of rows and of their state.
+      wire: The dtype of rows and gradients between client and server.
+    """
+
+    key: SplitKey
+    layout: PartitionLayout
+    placement: tuple[int, ...]
+    types: RowTypes
+    wire: np.dtype
+
+    def by_server(self, values: Mapping[int, Any]) -> dict[int, dict[int, Any]]:
+        """Groups what belongs to partitions by their server.
+
+        Args:
+          values: `{partition: value}`.
+
+        Returns:
+          `{server: {partition: value}}`.
+        """
+        result: dict[int, dict[int, Any]] = {}
+        for p, value in values.items():
+            result.setdefault(self.placement[p], {})[p] = value
+        return result
+
+
+class RowClient:
+    """One client of a table's rows.
+
+    Args:
+      place: Where they are.
+      ask: Asks their servers.
+      counts: By server, the bytes that the client counts; there are as many as servers when it is used.
+    """
+
+    def __init__(self, place: SplitPlace, ask: Ask, counts: Sequence[ByteCounts] | Mapping[int, ByteCounts]):
+        self._place, self._ask, self._counts = place, ask, counts
+
+    def pull(self, ids: np.ndarray, wire_dtype: np.dtype, columns: Columns) -> np.ndarray:
+        """Rows after all updates so far, as they arrive.
+
+        Args:
+          ids: `[n]`, each once, int64.
+          wire_dtype: The dtype in which they travel.
+          columns: Which of their columns travel; the others are zero.
+
+        Returns:
+          `[n, *row]` in the table's dtype.
+        """
+        place = self._place
+        types = place.types
+        order, spans, local = place.layout.group(ids)
+        wanted = place.by_server({p: local[span] for p, span in spans})
+        sent = self._ask({server: ("pull", partitions, wire_dtype, columns) for server, partitions in wanted.items()})
+        for p, span in spans:
+            self.count(p, local[span], pulled=sent[place.placement[p]][p])
+        if len(spans) == 1 and columns is None:  # in order, and nothing is missing
+            p = spans[0][0]
+            return sent[place.placement[p]][p].astype(types.dtype, copy=False)
+        rows = (np.empty if columns is None else np.zeros)((len(ids), *types.shape), types.dtype)
+        for p, span in spans:
+            pulled = sent[place.placement[p]][p]
+            cut(rows, columns)[order[span]] = pulled
+        return rows
+
+    def push(
+        self, update: int, ids: np.ndarray, grads: np.ndarray, columns: Columns, client: int | None = None
+    ) -> set[int]:
+        """Sends row gradients to their servers, where they wait for an update.
+
+        Args:
+          update: The update's number there.
+          ids: `[n]`, each once, int64.
+          grads: `[n, *row]`, in the wire's dtype; copied.
+          columns: Which of their columns travel; the servers take the others for zero.
+          client: This client's number, where several push to one update; None for the next number.
+
+        Returns:
+          The servers that have received something.
+        """
+        place = self._place
+        order, spans, local = place.layout.group(ids)
+        grads = cut(grads, columns)[order]  # a copy: the caller may go on writing into what it gave
+        by_server = place.by_server({p: (local[span], grads[span]) for p, span in spans})
+        self._ask({server: ("receive", update, rows, columns, client) for server, rows in by_server.items()})
+        for p, span in spans:
+            self.count(p, local[span], pushed=grads[span])
+        return set(by_server)
+
+    def count(self, partition: int, local: np.ndarray, **rows: np.ndarray) -> None:
+        """Counts what has travelled between a partition's server and its clients.
+
+        Args:
+          partition: The partition.
+          local: `[n]`, the row ids that have travelled.
+          rows: `pulled`, rows that the server has sent, or `pushed`, gradients that it has received.
+        """
+        self._counts[self._place.placement[partition]].add(local, **rows)

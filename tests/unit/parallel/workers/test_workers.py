@@ -1,0 +1,218 @@
+"""A runner whose servers and replicas are processes: the training of one process bit for bit, and what comes after one was lost."""
+
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+
+import cloudpickle
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from support.processes import is_there
+
+import ampjax.parallel as px
+from ampjax.errors import HostDiedError, ParameterError, SettingsError, TableError
+from ampjax.parallel.config.resources import Machine, Resources
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers can't import a test
+TX = optax.chain(optax.clip_by_global_norm(0.2), optax.adam(0.1))
+TWO = {"machines": [{"host": name, "address": "localhost", "devices": [0]} for name in "ab"]}
+
+
+def loss(params, batch):
+    """A table, dense variables, random numbers and a second result."""
+    noise = jax.random.uniform(batch["key"][0], (3,))
+    rows = params["table"][batch["ids"]]
+    error = rows @ (params["w"] + 0.1 * noise) - batch["y"]
+    size = jnp.sqrt(batch["hole"] * (rows**2).sum(-1))  # its gradient is NaN where `hole` is 0
+    return jnp.mean(error**2) * batch["scale"] + 0.01 * size.mean(), {"error": error}
+
+
+def batch(seed, scale=1.0, hole=1.0):
+    rng = np.random.default_rng(seed)
+    ids, y = rng.integers(0, 20, 8), rng.normal(size=8).astype(np.float32)
+    return {
+        "ids": ids,
+        "y": y,
+        "scale": np.float32(scale),
+        "hole": np.float32(hole),
+        "key": jax.random.split(jax.random.key(seed), 2),
+    }
+
+
+def make(resources, folder=None, loss=loss, **options):
+    rng = np.random.default_rng(0)
+    params = {"table": rng.normal(size=(20, 3)).astype(np.float32), "w": np.ones(3, np.float32)}
+    checkpoint = None if folder is None else px.Checkpoints(folder, every_steps=2)
+    config = px.ParallaxConfig(alpha_threshold=1.0, checkpoint=checkpoint, **options)
+    return px.get_runner(loss, params, TX, resources, config)
+
+
+def here(**options):
+    first, second = jax.local_devices()[:2]
+    return make(Resources((Machine("a", (first,)), Machine("b", (second,)))), **options)
+
+
+def kill(state, number):
+    assert state.process is not None
+    os.kill(state.process, number)
+
+
+def equal(first, second):
+    assert jax.tree.structure(first) == jax.tree.structure(second)
+    jax.tree.map(np.testing.assert_array_equal, first, second)
+
+
+def same_step(runners, seed):
+    """A step of both, which must agree in all that it tells; how long the second one's took."""
+    wanted = runners[0].run(batch(seed), fetch=("gradients", "norms"))
+    start = time.monotonic()
+    found = runners[1].run(batch(seed), fetch=("gradients", "norms"))
+    seconds = time.monotonic() - start
+    equal((found.loss, found.aux, found.fetched["norms"]), (wanted.loss, wanted.aux, wanted.fetched["norms"]))
+    rows = [own.fetched["gradients"]["table"] for own in (found, wanted)]
+    equal((rows[0].ids, rows[0].values), (rows[1].ids, rows[1].values))
+    assert found.traffic == wanted.traffic and found.traffic.balanced
+    return seconds
+
+
+def same_model(runners):
+    equal((runners[0].params, runners[0].opt_state), (runners[1].params, runners[1].opt_state))
+    assert runners[0].steps == runners[1].steps
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:ampjax. :RuntimeWarning")
+def test_processes_train_to_the_bits_of_one_and_go_on_when_one_was_killed(tmp_path):
+    with make(TWO, tmp_path / "c") as runner:
+        assert {state.state for state in runner.hosts} == {"not started"}
+        runners = here(), runner
+        for seed in range(3):
+            same_step(runners, seed)
+            if seed == 1:
+                [each.resplit(3) for each in runners]
+        same_model(runners)
+        (table,) = runner.step.tables["['table']"]
+        clients, servers = table.traffic
+        assert clients == servers and sum(own.pulled for own in clients) > 0
+        assert "equivalence: joined batch's loss" in str(runner.explain())
+
+        refused(runners[1])
+        same_model(runners)
+
+        names, roles = [state.name for state in runner.hosts], [state.role for state in runner.hosts]
+        assert names == ["server-0", "server-1", "worker-0", "worker-1"] and roles[1:3] == ["server", "worker"]
+        assert [state.machine for state in runner.hosts] == ["a", "b"] * 2
+        assert {state.state for state in runner.hosts} == {"running"}
+
+        kill(runner.hosts[3], signal.SIGKILL)
+        wanted, found = (each.run(batch(3)) for each in runners)
+        equal((found.loss, found.aux), (wanted.loss, wanted.aux))
+        (recovery,) = runner.recoveries
+        assert (recovery.step, recovery.restored) == (4, 2)
+        assert recovery.error.startswith(
+            "worker-1 on machine `b`: expected a process that goes on, got the end of its process: killed by SIGKILL."
+        )
+        same_step(runners, 4)
+        same_model(runners)
+
+        runner._recoverer = None  # as without checkpoints
+        kill(runner.hosts[0], signal.SIGKILL)
+        with pytest.raises(
+            HostDiedError, match=r"server-0 on machine `a`: .* killed by SIGKILL\. .* `ParallaxConfig\("
+        ):
+            runner.run(batch(5))
+        assert [state.state for state in runner.hosts][:2] == ["killed by SIGKILL", "ended with the others"]
+        with pytest.raises(HostDiedError, match=r"its processes, got none \(server-0: killed by SIGKILL\)"):
+            runner.run(batch(5))
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_dense_variables_at_servers_are_the_same_bits_too():
+    runner = make(TWO, run_option="ps")
+    runners = here(run_option="ps"), runner
+    for seed in range(3):
+        same_step(runners, seed)
+    same_model(runners)
+    processes = [state.process for state in runner.hosts]
+    del runner, runners
+    gc.collect()
+    assert not any(map(is_there, processes))  # when nobody holds the runner, they end
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_without_a_table_servers_are_watched_too():
+    def dense(params, batch):
+        return px.mean((batch["y"] * params["w"][0] - 1) ** 2)
+
+    with make(TWO, loss=dense) as runner:
+        runner.run(batch(0))
+        kill(runner.hosts[1], signal.SIGKILL)
+        with pytest.raises(HostDiedError, match=r"server-1 on machine `b`: .* killed by SIGKILL"):
+            [runner.run(batch(seed)) for seed in range(50)]
+
+
+def refused(runner):
+    """Steps with numbers that are not finite change nothing."""
+    with pytest.raises(ParameterError, match=r"step 4, gradients: expected finite numbers, got a loss of inf"):
+        runner.run(batch(3, np.inf))
+    with pytest.raises(
+        TableError, match=r"variable `\['table'\]`, push, gradients: expected finite numbers, got nan in row"
+    ):
+        runner.run(batch(3, hole=0.0))
+
+
+@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore:ampjax. :RuntimeWarning")
+@pytest.mark.parametrize("number", [1, 3], ids=["server", "worker"])
+def test_a_process_that_hangs_is_noticed_within_two_seconds(number, tmp_path, monkeypatch):
+    monkeypatch.setenv("AMPJAX_HOST_SILENCE_S", "2")
+    with make(TWO, tmp_path / "c") as runner:
+        runners = here(), runner
+        same_step(runners, 0)
+        stopped = runner.hosts[number]
+        started = []
+        begin = runner.setup.group.start
+
+        def start():
+            started.append(time.monotonic())
+            return begin()
+
+        runner.setup.group.start = start
+        kill(stopped, signal.SIGSTOP)
+        begun = time.monotonic()
+        [each.run(batch(1)) for each in runners]
+        assert started[0] - begun < 3.0  # 2 s without a beat; the rest is for a busy machine
+        assert f"{stopped.name} on machine `b`: expected a process that goes on, got no sign of life for 2." in (
+            runner.recoveries[0].error
+        )
+        same_model(runners)
+
+
+@pytest.mark.parametrize("options", [{"run_option": "ar"}, {"sync": False}], ids=str)
+def test_settings_that_need_replicas_in_this_process(options):
+    with pytest.raises(
+        SettingsError, match="machines that have addresses: expected `hybrid` or `ps`, and `sync=True`, got run_opt"
+    ):
+        make(TWO, **options)
+
+
+def test_a_loss_that_cannot_travel():
+    lock = threading.Lock()
+
+    def locked(params, batch):
+        with lock:
+            return loss(params, batch)
+
+    with pytest.raises(
+        SettingsError, match=r"the optimizer: expected something that can travel .*`loss_fn`.*`lock`, a lock"
+    ):
+        make(TWO, loss=locked)
