@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import jax
+import numpy as np
 import optax
 
-from ampjax.data.list_reduction import Buckets, ListReduction, Sequences, splits
+from ampjax.data.list_reduction import N_TOKENS, Buckets, ListReduction, Sequences, splits
+from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Instances
 from ampjax.models.rnn import list_reduction_rnn
+from ampjax.nn import Embed
+from ampjax.sparse import Table
 from ampjax.train.history import History
 from experiments.common import Options, Task, require_positive, run
 from experiments.intervals import cosine, set_options, updates_per_instance
@@ -31,6 +36,7 @@ class ListReductionOptions(Options):
       n_train: Training sequences.
       n_valid: Validation sequences.
       hidden: Features of embedding and hidden state.
+      table: The embedding lies in a table in host memory, where it is updated, in place of a node's parameters on a device.
       learning_rate: Adam's, at the start; it falls to 0 along a cosine over all epochs.
       epochs: Epochs at most; the learning rate's decay is laid out over as many.
       policy: Which messages a worker takes next. Backward first and small dispatches of the oldest instances keep staleness near 2 updates
@@ -45,6 +51,7 @@ class ListReductionOptions(Options):
     n_train: int = 100_000
     n_valid: int = 10_000
     hidden: int = 128
+    table: bool = False
     learning_rate: float | None = None
     epochs: int = 13
     policy: str = "backward_first"
@@ -77,21 +84,30 @@ def tasks(options: ListReductionOptions) -> Callable[[int], Task]:
         settings = options.settings(seed, interval)
         train, valid = (instances(options, part) for part in splits(options.n_train, options.n_valid, seed))
         batch = None if options.single else options.batch_size
-        graph = list_reduction_rnn(options.hidden, batch, options.replicas, copies=options.copies)
         several = min(2, options.copies)
         shares = {
             "embed": several,
             "linear1": min(2, most_copies(options)),
             "linear2": MEAN_LENGTH * several,
         }
-        set_options(
-            graph,
-            lambda node: {"min_update_interval": max(1, settings.min_update_interval // shares[node.split("/")[0]])},
-        )
-        rate = options.learning_rate or peak
+
+        def model(table: Table | None = None) -> Graph:
+            graph = list_reduction_rnn(options.hidden, batch, options.replicas, copies=options.copies, table=table)
+            at_least = settings.min_update_interval
+            set_options(graph, lambda node: {"min_update_interval": max(1, at_least // shares[node.split("/")[0]])})
+            return graph
+
+        graph = model()
         updates = updates_per_instance(graph, train, settings)
-        total = len(train) * options.epochs
-        set_options(graph, lambda node: {"tx": optax.adam(cosine(rate, updates[node] * total))})
+        rate, total = options.learning_rate or peak, len(train) * options.epochs
+        transforms = {node: optax.adam(cosine(rate, own * total)) for node, own in updates.items()}
+        if options.table:
+            first = Embed(N_TOKENS, options.hidden).init(jax.random.key(seed))
+            graph = model(
+                Table(np.asarray(first), transforms[next(node for node in transforms if node.startswith("embed"))])
+            )
+            transforms = {node: tx for node, tx in transforms.items() if not node.startswith("embed")}
+        set_options(graph, lambda node: {"tx": transforms[node]} if node in transforms else {})
         return Task(graph, train, valid, settings)
 
     return task

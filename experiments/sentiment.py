@@ -14,7 +14,8 @@ import optax
 from ampjax.data import glove, sst
 from ampjax.data.readers.data_checks import at_least_one
 from ampjax.ir.instances import Subset
-from ampjax.models.tree_lstm import Cells, tree_lstm
+from ampjax.models.tree_lstm import Cells, tree_lstm, uniform_table
+from ampjax.sparse import Table
 from ampjax.train.history import History
 from experiments.common import Options, Task, require_positive, run
 
@@ -41,6 +42,7 @@ class SentimentOptions(Options):
       glove: A file of word vectors as text (GloVe's format); words without one start at random.
       synthetic: Generated trees in place of files.
       max_active_keys: Trees in flight at most.
+      table: Word vectors lie in a table in host memory, where they are updated, in place of a node's parameters on a device.
       target: Validation accuracy over all nodes to reach.
     """
 
@@ -54,6 +56,7 @@ class SentimentOptions(Options):
     max_dispatch_size: int = 512
     n_train: int | None = None
     glove: Path | None = None
+    table: bool = False
     epochs: int = 5
     target: float = 0.81
 
@@ -88,8 +91,12 @@ def tasks(options: SentimentOptions) -> Callable[[int], Task]:
         table_tx = optax.sgd(0.1)
         if cells.kind == "fold":  # which scales the gradients of vectors that are good from the start
             table_tx = optax.chain(optax.scale(0.1), tx) if vectors else tx
-        given = len(train.vocabulary), cells, EMBEDDING_INTERVAL, table_tx, vectors
-        graph = tree_lstm(*given, replicas=options.replicas, copies=options.copies)
+        n_words, several = len(train.vocabulary), {"replicas": options.replicas, "copies": options.copies}
+        if options.table:
+            first = (vectors or uniform_table(n_words, cells.embedding))(jax.random.key(seed))
+            graph = tree_lstm(n_words, cells, EMBEDDING_INTERVAL, table=Table(np.asarray(first), table_tx), **several)
+        else:
+            graph = tree_lstm(n_words, cells, EMBEDDING_INTERVAL, table_tx, vectors, **several)
         settings = options.settings(seed, 50, gradient="sum")
         return Task(graph, instances, sst.TreeInstances(valid), settings, tx)
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import jax
+import numpy as np
 import optax
 
 from ampjax.data import wikiner
-from ampjax.models.tagger import Sizes, tagger
+from ampjax.models.tagger import Sizes, random_table, tagger
+from ampjax.sparse import Table
 from ampjax.train.history import History
 from experiments.common import Options, Task, require_positive, run
 from experiments.intervals import update_together
@@ -31,6 +34,7 @@ class WikinerOptions(Options):
       synthetic: Generated sentences in place of files.
       max_active_keys: Sentences in flight at most.
       replicas: Copies of the two LSTM cells over words.
+      table: The vectors of frequent words lie in a table in host memory, where they are updated, in place of a node's parameters on a device.
       target: Validation accuracy over all words to reach. The paper's 94 % needs its 142,153 sentences: many words of the validation sentences are
         in none of the first 10,000, from which plain synchronous training has about the default too.
     """
@@ -40,6 +44,7 @@ class WikinerOptions(Options):
     batch: int = 4
     learning_rate: float = 1e-3
     noise: float = 0.1
+    table: bool = False
     max_active_keys: int = 32
     policy: str = "wavefront"
     min_admission: int = 32
@@ -71,11 +76,16 @@ def tasks(options: WikinerOptions) -> Callable[[int], Task]:
     words, characters = max(1, len(train.vocabulary.words)), len(train.vocabulary.characters)
     instances = wikiner.SentenceInstances(train)
 
+    sizes, tx = Sizes(noise=options.noise), optax.adam(options.learning_rate)
+
     def task(seed: int) -> Task:
-        graph = tagger(words, characters, Sizes(noise=options.noise), options.replicas, copies=options.copies)
+        table = None
+        if options.table:
+            table = Table(np.asarray(random_table(words, sizes.word)(jax.random.key(seed))), tx)
+        graph = tagger(words, characters, sizes, options.replicas, copies=options.copies, table=table)
         settings = options.settings(seed, 1, gradient="sum")
         settings = update_together(graph, instances, settings, options, options.batch, "output")
-        return Task(graph, instances, wikiner.SentenceInstances(valid), settings, optax.adam(options.learning_rate))
+        return Task(graph, instances, wikiner.SentenceInstances(valid), settings, tx)
 
     return task
 

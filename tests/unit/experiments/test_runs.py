@@ -196,6 +196,37 @@ def test_all_there_is_means_the_papers_settings(monkeypatch: pytest.MonkeyPatch)
     assert [options.epochs for options in asked] == [25, 3, 40]
 
 
+@pytest.mark.parametrize("name", ["lists", "trees", "sentences"])
+def test_the_embedding_may_lie_in_a_table_in_host_memory(name: str) -> None:
+    own: dict[str, Any] = {
+        "lists": lambda **given: list_reduction.tasks(ListReductionOptions(n_train=200, n_valid=10, hidden=4, **given)),
+        "trees": lambda **given: sentiment.tasks(
+            SentimentOptions(synthetic=True, n_train=4, embedding=4, hidden=3, **given)
+        ),
+        "sentences": lambda **given: wikiner.tasks(WikinerOptions(synthetic=True, n_train=60, n_valid=5, **given)),
+    }
+    dense, hosted = (own[name](table=table)(0) for table in (False, True))
+    (host_table,) = (node.table for node in hosted.graph.parameterised.values() if node.table is not None)
+    assert set(dense.graph.parameterised) == set(hosted.graph.parameterised)
+    embed = amp.Trainer(dense.graph, dense.tx, settings=dense.settings).params["embed"]
+    assert host_table.dense().shape == embed.shape
+    interval = [task.graph.parameterised["embed"].options.min_update_interval for task in (dense, hosted)]
+    assert interval[0] == interval[1]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("copies", [1, 2])
+def test_list_reduction_learns_with_its_embedding_in_a_table(copies: int, tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {"n_train": 1000, "n_valid": 100, "hidden": 32, "epochs": 3, "batch_size": 10}
+
+    def run(table: bool) -> History:
+        options = ListReductionOptions(**sizes, copies=copies, workers=copies, out=tmp_path, table=table)
+        return list_reduction.main(options)[0]
+
+    dense, hosted = run(False), run(True)
+    assert hosted[-1].train["loss"] == pytest.approx(dense[-1].train["loss"], rel=0.1)
+
+
 def test_few_sentences_have_no_frequent_word() -> None:
     task = wikiner.tasks(WikinerOptions(synthetic=True, n_train=1, n_valid=1))(0)
     assert amp.Trainer(task.graph).params["embed"].shape[0] == 1
