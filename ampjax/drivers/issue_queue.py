@@ -208,7 +208,9 @@ class IssueQueue:
             self._issued.clear()
             self._ran, self._is_broken = None, False
             self.outputs.clear()
-            abandon(self._scheduler, self._executor, undone)
+            made = abandon(self._scheduler, self._executor, undone)
+            for hook in self._instruments.abandoned if made else ():
+                hook(made)
 
     def _with_lost(self, undone: Sequence[Dispatch]) -> list[Dispatch]:
         """Dispatches that were not issued, behind those that were, and that hosts have not carried out."""
@@ -280,13 +282,16 @@ class IssueQueue:
                 self.outputs.append(Arrival(d.stage, decided.states, launch.sizes, d.n_rows, rows))
 
 
-def abandon(scheduler: Scheduler, executor: AnyExecutor | None, undone: Sequence[Dispatch] = ()) -> None:
+def abandon(scheduler: Scheduler, executor: AnyExecutor | None, undone: Sequence[Dispatch] = ()) -> list[Dispatch]:
     """Gives up what is in flight, and makes the updates that were due, unless something was not issued.
 
     Args:
       scheduler: It forgets its messages.
       executor: It forgets what it has kept for them; None if only control runs.
       undone: The dispatches that were decided and not issued, in order: the scheduler takes their updates back.
+
+    Returns:
+      The updates that were made.
     """
     due = scheduler.abandon()
     if undone:
@@ -297,3 +302,4 @@ def abandon(scheduler: Scheduler, executor: AnyExecutor | None, undone: Sequence
             for change in dispatch.changes:
                 executor.change(change)
         executor.abandon()
+    return due

@@ -66,6 +66,13 @@ class Instrument:
     def data_ended(self) -> None:
         """The end of the data has led to updates."""
 
+    def abandoned(self, dispatches: Sequence[Dispatch]) -> None:
+        """A run was interrupted, and the parameter changes that were due have been made all the same.
+
+        Args:
+          dispatches: These, without messages.
+        """
+
     def idle(self, worker: int) -> None:
         """A worker has asked for a dispatch and got none.
 

@@ -90,7 +90,8 @@ class UpdateLog(Instrument):
         path.parent.mkdir(parents=True, exist_ok=True)
         kept = [] if versions is None or not path.exists() else [*_kept(path, versions)]
         new = path.with_name(f"{path.name}.new")
-        self._file = new.open("w", encoding="utf-8")
+        # Line by line, so that a run that is killed goes on behind the lines of its snapshot.
+        self._file = new.open("w", buffering=1, encoding="utf-8")
         self._file.writelines(f"{json.dumps(line)}\n" for line in (HEADER, *kept))
         os.replace(new, path)
 
@@ -138,6 +139,14 @@ class UpdateLog(Instrument):
             for change in dispatch.changes:
                 if isinstance(change, Update):
                     self._write(change)
+
+    def abandoned(self, dispatches: Sequence[Dispatch]) -> None:
+        """Nodes have been updated as the run was interrupted: those that held an update back.
+
+        Args:
+          dispatches: The updates.
+        """
+        self.after_changes(dispatches)
 
     def _write(self, update: Update) -> None:
         held = {key: rows for key, rows in self._held.pop(update.node, {}).items() if rows}

@@ -118,6 +118,17 @@ def _lines(folder):
     return (folder / "fit").read_text().splitlines()
 
 
+def test_a_log_is_whole_whenever_the_run_is_killed(tmp_path):
+    """After each epoch its updates are in the file, so that a resumed fit finds them there."""
+
+    def reads(trainer, epoch):
+        told.append([u.version for u in amp.read_update_log(tmp_path / "log") if u.node == "f1"])
+
+    trainer, told = amp.Trainer(graphs.chain(2), optax.sgd(0.01), mode="pipeline", max_active_keys=5), []
+    trainer.fit(graphs.chain_data(10), epochs=2, update_log=tmp_path / "log", callbacks=[reads], progress=False)
+    assert told == [[1, 2], [1, 2, 3, 4]]
+
+
 def test_a_second_log_does_not_know_what_was_accumulated_before(folder):
     trainer, _ = fitted(folder, epochs=1, min_update_interval=7, max_dispatch_size=1)
     left = {node: count for node, (_, count) in trainer.gradients.items()}

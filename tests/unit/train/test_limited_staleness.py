@@ -1,6 +1,7 @@
 """The settings `max_staleness` and `exact_staleness`: what is refused, and that all ways of training heed them."""
 
 import functools
+from collections import Counter
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from ampjax.errors import ReplayError, SettingsError
 from ampjax.plan.node_memory import kept_bytes
 from ampjax.sched import columns as c
 from ampjax.sparse import Table
+from ampjax.trace.instruments import Instrument
 
 QUIET = {"progress": False}
 OPTIONS = {"max_active_keys": 6, "max_dispatch_size": 1, "policy": "wavefront", "fuse": False}
@@ -145,22 +147,63 @@ def test_a_resumed_fit_counts_on():
     assert told.closed_for == one.statistics.closed_for > 0
 
 
-def test_an_interrupted_fit_makes_the_updates_that_were_held():
-    """Nothing is in flight afterwards, so nothing is waited for, and the next fit begins as any other."""
+class Interrupt(Instrument):
+    """Interrupts a run between two dispatches, once something is so."""
+
+    def __init__(self, when):
+        self.when = when
+
+    def carried_out(self):
+        if self.when():
+            self.when = lambda: False
+            raise KeyboardInterrupt
+
+
+class Fail(Instrument):
+    """Fails before a kernel, once something was so when all had been issued."""
+
+    def __init__(self, when):
+        self.when, self.is_so = when, False
+
+    def carried_out(self):
+        self.is_so = self.when()
+
+    def before_kernels(self, dispatches):
+        if self.is_so:
+            raise ZeroDivisionError
+
+
+def test_an_interrupted_fit_makes_the_updates_that_were_held(tmp_path):
+    """Nothing is in flight afterwards, so nothing is waited for, and the next fit begins as any other. The log has these updates, too."""
     trainer = amp.Trainer(
         graphs.chain(2), optax.sgd(1e-5), cost=resumed.cost, **{**OPTIONS, "max_active_keys": 20, "max_staleness": 0}
     )
-    held = trainer.session.scheduler.tables.t.nodes[:, c.HELD_SINCE]
-
-    def interrupt():
-        assert held.any(), "an update is held back"
-        del trainer.session.executor.run
-        raise KeyboardInterrupt
-
-    resumed.kill_at(trainer, 50, interrupt)
-    assert trainer.fit(graphs.chain_data(25), **QUIET).interrupted
+    held, updates = trainer.session.scheduler.tables.t.nodes[:, c.HELD_SINCE], trainer.session.scheduler.updates
+    with trainer.session.passes.watched(Interrupt(held.any)):
+        assert trainer.fit(graphs.chain_data(25), update_log=tmp_path / "log", **QUIET).interrupted
+    logged = Counter(update.node for update in amp.read_update_log(tmp_path / "log"))
+    assert logged["f1"] == 1 == trainer.statistics.nodes["f1"].held_updates
+    assert logged == Counter(updates.versions), "a line for each update that was made"
     assert not held.any() and not trainer.session.scheduler.tables.t.nodes[:, c.AWAITED :].any()
     assert not trainer.fit(graphs.chain_data(12), **QUIET).interrupted and max(stalest(trainer).values()) == 0
+
+
+def test_a_fit_that_fails_while_an_update_is_held_makes_none():
+    """What had not been issued is taken back, and the gradients wait for the next update, which is then due at once."""
+    trainer = amp.Trainer(
+        graphs.chain(2),
+        optax.sgd(1e-5),
+        cost=resumed.cost,
+        check=True,
+        **{**OPTIONS, "max_active_keys": 20, "max_staleness": 0},
+    )
+    held, before = trainer.session.scheduler.tables.t.nodes[:, c.HELD_SINCE], trainer.params
+
+    with trainer.session.passes.watched(Fail(held.any)), pytest.raises(ZeroDivisionError):
+        trainer.fit(graphs.chain_data(25), **QUIET)
+    assert trainer.params == before and trainer.session.scheduler.updates.counts["f1"] > 0
+    trainer.fit(graphs.chain_data(12), **QUIET)
+    assert max(stalest(trainer).values()) == 0 and trainer.params != before
 
 
 # Exact staleness
