@@ -231,6 +231,7 @@ class Scheduler:
         found = self._decider.advance(time, most)
         if found is not None:
             self._log.extend(found)
+        self._settle()
         return found
 
     # -- questions
@@ -266,6 +267,7 @@ class Scheduler:
             log=self._log,
             under_way=[*self.admission.under_way.values(), *self._decider.under_way],
             unfoldings=self.admission.unfoldings,
+            overdue=self.updates.overdue,
         )
 
     def _settle(self) -> None:

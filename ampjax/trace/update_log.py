@@ -54,7 +54,10 @@ class LoggedUpdate:
 
     @property
     def staleness(self) -> np.ndarray:
-        """`[n]` int64: how many versions were made between each entry's forward pass and this update."""
+        """`[n]` int64: how many versions were made between each entry's forward pass and this update.
+
+        Statistics and budgets count until the gradient arrives. It is the same, unless replicas have met while the gradient waited for this update.
+        """
         return self.version - 1 - self.seen
 
     def __repr__(self) -> str:

@@ -139,12 +139,14 @@ def _throttle(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
 
 
 def _intervals(s: Snapshot, found: InFlight) -> Iterator[InvariantError]:
-    """A node that has as many gradient rows as its interval asks for has been updated, unless that is held back."""
+    """A node that has as many gradient rows as its interval asks for has been updated, unless that is held back or was taken back."""
     del found
     nodes = s.tables.nodes
     due = (nodes[:, c.INTERVAL] >= 0) & (nodes[:, c.COUNT] >= nodes[:, c.INTERVAL]) & (nodes[:, c.HELD_SINCE] == 0)
     for number in np.flatnonzero(due).tolist():
         name = list(s.plan.graph.parameterised)[number]
+        if s.overdue.get(name) == nodes[number, c.VERSION]:
+            continue  # its next gradient brings the update
         yield _broken(
             f"node `{name}`",
             f"fewer than {nodes[number, c.INTERVAL]} gradient rows, its interval",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -33,6 +33,7 @@ class Snapshot:
       log: The last dispatches, oldest first.
       under_way: Dispatches that are not done.
       unfoldings: Those of instances for which more is pumped or chosen while they are in flight.
+      overdue: Nodes whose update was due and has been taken back, and their versions then.
     """
 
     plan: Plan
@@ -43,6 +44,7 @@ class Snapshot:
     log: Iterable[Dispatch]
     under_way: Collection[Dispatch]
     unfoldings: Collection[Unfolding] = ()
+    overdue: Mapping[str, int] = field(default_factory=dict)
 
     def states(self, ids: np.ndarray, lines: np.ndarray) -> np.ndarray:
         """Gives the states of invocations.

@@ -24,11 +24,15 @@ class UpdateCounters:
       plan: The plan.
       table: `Tables.nodes`, which stays the same array.
       replicas: Which replicas meet when.
+
+    Attributes:
+      overdue: The nodes that have enough gradient rows for an update that was taken back, and their versions then. The next gradient brings it.
     """
 
     def __init__(self, plan: Plan, table: np.ndarray, replicas: ReplicaGroups):
         self._stages, self._names = plan.stages, list(plan.graph.parameterised)
         self._table, self._replicas = table, replicas
+        self.overdue: dict[str, int] = {}
 
     @property
     def versions(self) -> dict[str, int]:
@@ -97,6 +101,8 @@ class UpdateCounters:
             if node in held:
                 count, mean = held[node]
                 self._table[number, [c.COUNT, c.STALENESS]] = count, round(mean * count)
+                if 0 <= self._table[number, c.INTERVAL] <= count:
+                    self.overdue[node] = int(self._table[number, c.VERSION])
 
     def _column(self, column: int) -> dict[str, int]:
         return dict(zip(self._names, self._table[:, column].tolist(), strict=True))

@@ -73,6 +73,7 @@ class ReplicaGroups:
           The workers that are to make the changes that follow, and these.
         """
         late = [name for name, group in self._groups.items() if group.is_late]
+        self._clock[c.CLOSED] = 0
         return [(self.flushed_by[self.groups[name][0]], change) for name in late for change in self._met(name)]
 
     def end_of_epoch(self) -> list[Change]:

@@ -35,7 +35,9 @@ class UpdateRounds:
 
     @property
     def room(self) -> int:
-        """Training instances that the round still takes; without rounds any number."""
+        """Training instances that the round still takes; without rounds any number. None while replicas have yet to meet: one worker makes the changes of all of them, so nobody else would wait for these."""
+        if self.replicas.flushed_by and self.changes:
+            return 0
         return c.UNLIMITED if self._every is None else self._every - self._n_begun
 
     def begin(self, n: int, may_update: bool) -> None:
@@ -47,16 +49,18 @@ class UpdateRounds:
         """
         t = self._tables.t
         t.nodes[:, c.INTERVAL] = self._intervals if may_update else c.NEVER
-        if t.clock[c.N_PUT_OFF] and not t.clock[c.N_TRAIN]:
-            for worker, change in self.replicas.catch_up():
-                self.changes.add(t, worker, [change])
         self._may_update = may_update
         self._n_begun += n
 
     def settle(self) -> None:
-        """Updates every node if all instances of a full round have ended."""
-        every = self._every
-        if every is None or self._tables.t.clock[c.N_TRAIN] or self.changes or self._n_begun < every:
+        """Once all instances have ended, updates every node if they were a full round, and lets replicas meet that have put it off."""
+        every, t = self._every, self._tables.t
+        if t.clock[c.N_TRAIN]:
+            return
+        if t.clock[c.N_PUT_OFF]:
+            for worker, change in self.replicas.catch_up():
+                self.changes.add(t, worker, [change])
+        if every is None or self.changes or self._n_begun < every:
             return
         self._n_begun = 0
         self.flush()

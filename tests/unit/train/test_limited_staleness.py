@@ -147,6 +147,29 @@ def test_a_resumed_fit_counts_on():
     assert told.closed_for == one.statistics.closed_for > 0
 
 
+def test_a_meeting_that_was_put_off_comes_before_the_run_ends():
+    """One replica updates while the other's only message is in flight, whose gradient is too few for an update. The next run may not change parameters, so the meeting is not left to it."""
+    with amp.Graph() as graph:
+        f = amp.ppt("f", graphs.times, params=graphs.one())
+        copied = amp.replicate(f, 2, route=lambda s: s.instance == 0)(amp.pump("x"))
+        amp.loss("loss", graphs.square)(copied, amp.pump("label"))
+    options = {"max_staleness": 0, "min_update_interval": 2, "replica_sync": ("every_k", 1)}
+    trainer = amp.Trainer(graph, optax.sgd(1e-3), **OPTIONS, **options)
+    put_off = trainer.session.scheduler.tables.t.clock[c.N_PUT_OFF :][:1]
+    late = []
+
+    class Watch(Instrument):
+        def decided(self, dispatch):
+            late.append(int(put_off[0]))
+
+    with trainer.session.passes.watched(Watch()):
+        trainer.accumulate(graphs.chain_data(3))
+    before = trainer.params
+    assert any(late) and not put_off[0] and before["f/0"] == before["f/1"] != graphs.one()
+    trainer.accumulate(graphs.chain_data(3), update=False)
+    assert trainer.params == before
+
+
 class Interrupt(Instrument):
     """Interrupts a run between two dispatches, once something is so."""
 

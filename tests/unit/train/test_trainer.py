@@ -253,6 +253,20 @@ def test_replicas_meet_within_an_epoch(rule):
     assert [float(p) for p in trainer.params.values()] == [2.0, 2.0]
 
 
+@pytest.mark.parametrize("rule", [("every_k", 1), ("message", 1)])
+@pytest.mark.parametrize("mode", ["sync", "pipeline"])
+def test_instances_wait_until_replicas_have_met(mode, rule):
+    """The worker that makes the changes of all replicas is asked last: without waiting, the others would go forth with parameters of before."""
+    options = {"mode": mode, "replica_sync": rule, "max_active_keys": 2, "max_dispatch_size": 1, "cost": amp.FlopsCost}
+    places = {"f/0": 2, "f/1": 1, "f/2": 0, "loss": 1}
+    ends = []
+    for more in ({}, {"workers": 3, "affinity": places}):
+        trainer = amp.Trainer(replicated(3), optax.sgd(0.01), **options, **more)
+        trainer.fit(graphs.chain_data(9), **QUIET)
+        ends.append(trainer.params)
+    close(*ends, rtol=1e-6)
+
+
 def test_replicas_start_equal_and_take_the_instances_that_the_route_says():
     trainer = amp.Trainer(replicated(3, route=lambda s: s.instance % 2), optax.sgd(0.01), min_update_interval=NEVER)
     trainer.accumulate(graphs.chain_data(5))
