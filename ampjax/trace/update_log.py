@@ -37,7 +37,7 @@ class LoggedUpdate:
     Args:
       node: The node.
       version: The version of its parameters that the update makes; the first one makes version 1. A mean of replicas makes a version, too, and is no update.
-      rows: Gradient rows in all. They are more than the entries' where some had been accumulated before the log began.
+      rows: Gradient rows in all. They are more than the entries' where some had been accumulated before the log began, or before the snapshot that the fit has gone on from.
       epoch: `[n]` int64: the epoch of each entry, from 1.
       instance: `[n]` int64: its instance, by its place in the data set; in one that is reshuffled, by its place in that epoch.
       seen: `[n]` int64: the version that its forward pass saw.
@@ -95,8 +95,13 @@ class UpdateLog(Instrument):
         new = path.with_name(f"{path.name}.new")
         # Line by line, so that a run that is killed goes on behind the lines of its snapshot.
         self._file = new.open("w", buffering=1, encoding="utf-8")
-        self._file.writelines(f"{json.dumps(line)}\n" for line in (HEADER, *kept))
-        os.replace(new, path)
+        try:
+            self._file.writelines(f"{json.dumps(line)}\n" for line in (HEADER, *kept))
+            os.replace(new, path)
+        except OSError:
+            self._file.close()
+            new.unlink()
+            raise
 
     def __enter__(self) -> UpdateLog:
         return self

@@ -163,6 +163,13 @@ def test_a_log_needs_a_path():
         trainer.fit(graphs.chain_data(2), update_log=3, progress=False)
 
 
+def test_where_no_log_can_be_written_nothing_is_left_behind(tmp_path):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError):
+        amp.Trainer(graphs.chain(2)).fit(graphs.chain_data(2), update_log=tmp_path / "folder", progress=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
 def test_columns_are_integers(folder):
     _, updates = fitted(folder, epochs=1)
     columns = [getattr(updates[0], name) for name in ("epoch", "instance", "seen", "staleness", "gradient_rows")]
