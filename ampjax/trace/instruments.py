@@ -99,6 +99,7 @@ class Instruments:
     done: list[Callable[[Dispatch, np.ndarray | None], Any]]
     settled: list[Callable[[Sequence[tuple[int, bool]], int], Any]]
     data_ended: list[Callable[[], Any]]
+    abandoned: list[Callable[[Sequence[Dispatch]], Any]]
     idle: list[Callable[[int], Any]]
 
     def __init__(self, instruments: Iterable[Instrument] = ()):
