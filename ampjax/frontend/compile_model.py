@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -81,6 +82,8 @@ class Compiled:
             note_losses(low, jnp.promote_types(results[0].dtype, jnp.float32))
         self._draft = low.draft
         self.graph: Graph = low.draft.build()
+        # A traced program can't travel to another process, but the model can, and is traced there again.
+        self.graph.remake = partial(_graph_of, model, params, spec)
 
     def data(self, instances: Sequence[Any]) -> CompiledInstances:
         """Instances as the graph's pumps need them.
@@ -171,6 +174,10 @@ def compile(model: Model, params: Mapping[str, Any], spec: Any) -> Compiled:
             fix = "Put what is not trained into the instances, or let the model close over it."
             raise GraphError(where, "arrays of floats", f"{getattr(leaf, 'dtype', type(leaf).__name__)}", fix)
     return Compiled(model, params, spec)
+
+
+def _graph_of(model: Model, params: Mapping[str, Any], spec: Any) -> Graph:
+    return Compiled(model, params, spec).graph
 
 
 def _params_values(params: Mapping[str, Any]) -> list[Value]:

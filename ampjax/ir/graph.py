@@ -31,6 +31,7 @@ class Graph:
       nodes: The nodes by name, in the order in which they were made.
       closed: Whether the graph has been checked, so that no more nodes can be added.
       copies: The copies of parts that nodes are being added to; see `replicate`.
+      remake: Makes the same graph in another process, where its nodes' functions can't travel, but what they were made from can; else None.
 
     >>> import ampjax as amp
     >>> with amp.Graph() as g:
@@ -50,6 +51,7 @@ class Graph:
         self.closed = False
         self._token: Any = None
         self.copies = CopyStack()
+        self.remake: Callable[[], Graph] | None = None
 
     def __enter__(self) -> Graph:
         self._token = _CURRENT.set(self)
@@ -59,6 +61,9 @@ class Graph:
         _CURRENT.reset(self._token)
         if kind is None:
             self.close()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return super().__reduce_ex__(protocol) if self.remake is None else (_remade, (self.remake,))
 
     def __getstate__(self) -> dict[str, Any]:
         return {"closed": self.closed, **flatten(self.nodes)}
@@ -258,3 +263,7 @@ def current_graph() -> Graph:
             "Build nodes inside a `with amp.Graph() as g:` block.",
         )
     return graph
+
+
+def _remade(remake: Callable[[], Graph]) -> Graph:
+    return remake()
