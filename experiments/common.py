@@ -31,6 +31,7 @@ from ampjax.trace.trace import Trace
 from ampjax.train.history import Epoch, History, reaches
 from ampjax.train.training_data import n_examples
 from ampjax.utils.compilation_cache import use_compilation_cache
+from ampjax.utils.counted import counted
 from ampjax.utils.text_tables import compact
 from ampjax.viz.convergence import convergence
 from ampjax.viz.gantt import gantt
@@ -243,7 +244,8 @@ def run(name: str, options: Options, tasks: Callable[[int], Task], console: Cons
         task = tasks(seed)
         s = task.settings
         console.print(
-            f"{name}: seed {seed}, {s.mode}, max_active_keys {s.in_flight}, min_update_interval {s.min_update_interval}, {options.replicas} replica(s), {s.workers} worker(s), {len(jax.devices())} device(s)"
+            f"{name}: seed {seed}, {s.mode}, max_active_keys {s.in_flight}, min_update_interval {s.min_update_interval}, {counted(options.replicas, 'replica')}, {counted(s.workers, 'worker')}, {counted(len(jax.devices()), 'device')}",
+            soft_wrap=True,
         )
         trainer = amp.Trainer(task.graph, task.tx, cost=machine(options, task), hosts=options.hosts or None, settings=s)
         s = trainer.settings  # hosts may have more workers

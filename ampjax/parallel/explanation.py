@@ -14,6 +14,7 @@ from rich.console import Console
 from ampjax.parallel.equivalence.compare import Equivalence
 from ampjax.parallel.planning.partition_search import SearchResult
 from ampjax.parallel.planning.transfer_costs import PredictedBytes
+from ampjax.utils.counted import counted
 from ampjax.utils.text_tables import compact, html_table
 
 
@@ -89,8 +90,8 @@ class Explanation:
 
     @property
     def _title(self) -> str:
-        counted = {"machine": self.machines, "replica": self.replicas, "server": self.servers}
-        return ", ".join(f"{n} {name}{'s' if n != 1 else ''}" for name, n in counted.items())
+        there_are = {"machine": self.machines, "replica": self.replicas, "server": self.servers}
+        return ", ".join(counted(n, name) for name, n in there_are.items())
 
     def _rows(self) -> Iterator[list[str]]:
         for v in self.variables:

@@ -33,6 +33,7 @@ from ampjax.parallel.shard import split_batch
 from ampjax.parallel.steps.step_outcome import Metrics, checked_fetch, fetched
 from ampjax.parallel.workers.process_group import ProcessState
 from ampjax.parallel.workers.recovery import Recoverer, Recovery
+from ampjax.utils.counted import counted
 from ampjax.utils.setting_checks import at_least
 
 Tree = Any
@@ -69,6 +70,11 @@ class Runner:
         if setup.group is not None and setup.config.checkpoint is not None:
             self._recoverer = Recoverer(self._go_back_to, self._go_back_to_begin, self._step_again)
             self._recoverer.begin_at(first)
+
+    def __repr__(self) -> str:
+        resources = self.setup.resources
+        sizes = counted(len(resources.machines), "machine"), counted(len(resources.devices), "replica")
+        return f"Runner({', '.join(sizes)}, {counted(self.steps, 'step')})"
 
     def __enter__(self) -> Runner:
         return self

@@ -18,6 +18,7 @@ from ampjax.plan import consumers
 from ampjax.plan.edge_stages import Chain, find_chains
 from ampjax.plan.stage_kinds import COLLECT, EDGES, GROUP, LOSS, REDUCE, ROWS, SINK, TABLE, TRANSFER
 from ampjax.plan.stages import HOST, ControlStep, Port, Stage, StagePort, Targets, input_wire, wire_type
+from ampjax.utils.counted import counted
 
 KIND_OF = {Loss: LOSS, Reduce: REDUCE, Collect: COLLECT, Sink: SINK, Group: GROUP}
 """The kind of the stage that ends with a node of such a type; of all others it is `ROWS`, or `TABLE` where a table has the parameters."""
@@ -46,7 +47,7 @@ class Plan:
     spaces: tuple[int, ...]
 
     def __repr__(self) -> str:
-        lines = [f"Plan: {len(self.stages)} stages on {self.workers} worker(s)"]
+        lines = [f"Plan: {counted(len(self.stages), 'stage')} on {counted(self.workers, 'worker')}"]
         return "\n".join([*lines, *(f"  {stage!r}" for stage in self.stages)])
 
 

@@ -30,6 +30,7 @@ from ampjax.plan.planner import Plan
 from ampjax.sched.decisions.dispatch import FORWARD, INFER, Dispatch
 from ampjax.sched.decisions.parameter_changes import Update
 from ampjax.utils.bounded_reading import read_json
+from ampjax.utils.counted import counted
 
 Times = Mapping[str, Mapping[int, float]]
 """By `direction stage`, with `, updating` or without, or `update node`: from rows to nanoseconds."""
@@ -103,7 +104,7 @@ class Profile:
         lines = []
         for key, sizes in self.times.items():
             most = max(sizes)
-            lines.append(f"  {key}: {sizes[most] / 1e3:.1f} us for {most} rows")
+            lines.append(f"  {key}: {sizes[most] / 1e3:.1f} us for {counted(most, 'row')}")
         return "\n".join([f"Profile of {len(self.times)} kernels", *lines])
 
 

@@ -9,6 +9,7 @@ from ampjax.ir.graph import Graph
 from ampjax.testing.engine_run import differences_of, run_engine
 from ampjax.testing.reference import reference, with_tables
 from ampjax.testing.verification import Verification, account, not_looked_at
+from ampjax.train.assemble import require_closed
 from ampjax.train.initial_params import initial_params
 from ampjax.train.settings import Settings
 from ampjax.train.training_data import Data
@@ -64,8 +65,9 @@ def verify(
 
     Raises:
       SettingsError: If the oracle is unknown.
-      GraphError: If a body can't be evaluated operation by operation in float64.
+      GraphError: If it is no graph, it is still being built, or a body can't be evaluated operation by operation in float64.
     """
+    require_closed("verify", graph)
     use_compilation_cache()
     start = initial_params(graph, dict(params or {}), seed)
     tried = schedules if schedules is not None else SCHEDULES[1:2] if quick else SCHEDULES

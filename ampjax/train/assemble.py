@@ -34,7 +34,8 @@ def require_closed(where: str, graph: Graph) -> None:
       GraphError: If it is no graph, or still being built.
     """
     if not isinstance(graph, Graph):
-        fix = "Pass the graph first, then the optax transform."
+        is_compiled = isinstance(getattr(graph, "graph", None), Graph)
+        fix = "Pass its `.graph`." if is_compiled else "Pass the graph first, then the optax transform."
         raise GraphError(f"{where}, `graph`", "an `amp.Graph`", f"{type(graph).__name__}", fix)
     if not graph.closed:
         raise GraphError(

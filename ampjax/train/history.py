@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.table import Table
 
+from ampjax.utils.counted import counted
 from ampjax.utils.text_tables import compact, html_table
 
 
@@ -96,8 +97,10 @@ class History:
         """
         values = [e.valid[metric] for e in self.epochs if metric in e.valid]
         if not values:
+            known = sorted({k for e in self.epochs for k in e.valid})
             raise KeyError(
-                f"no validation metric {metric!r}; there are {sorted({k for e in self.epochs for k in e.valid})}"
+                f"no validation metric {metric!r}: "
+                + (f"there are {known}" if known else "no epoch was validated; pass validation data to `fit`")
             )
         return best(values, metric)
 
@@ -168,7 +171,7 @@ class History:
             if k.startswith(("train_", "valid_")) and not k.endswith("per_s")
         )
         remarks = "".join(f", {remark}" for remark in self._remarks())
-        return f"History({len(self.epochs)} epochs{remarks}{'; last: ' + shown if shown else ''})"
+        return f"History({counted(len(self.epochs), 'epoch')}{remarks}{'; last: ' + shown if shown else ''})"
 
     def _remarks(self) -> list[str]:
         """What was out of the ordinary."""

@@ -9,7 +9,7 @@ from typing import Any
 from ampjax.errors import SettingsError
 from ampjax.sched.decisions.parameter_changes import ReplicaSync
 from ampjax.sched.decisions.policy import Policy, find_policy
-from ampjax.utils.setting_checks import at_least, one_of
+from ampjax.utils.setting_checks import at_least, one_of, spelling
 
 MODES = ("async", "pipeline", "sync")
 
@@ -165,7 +165,7 @@ def settings_from(options: Mapping[str, Any], base: Settings | None = None) -> S
     known = sorted(Settings.__dataclass_fields__)
     for name in named:
         if name not in known:
-            raise SettingsError(f"setting `{name}`", f"one of {known}", "an unknown setting", "Check its spelling.")
+            raise SettingsError(f"setting `{name}`", f"one of {known}", "an unknown setting", spelling(name, known))
     return replace(base if base is not None else Settings(), **named)
 
 

@@ -38,6 +38,7 @@ from ampjax.train.settings import Settings, settings_from
 from ampjax.train.snapshots.snapshot_settings import Snapshots, snapshots_from
 from ampjax.train.training_data import Data
 from ampjax.utils.blocking import blocking
+from ampjax.utils.counted import counted
 from ampjax.utils.progress import Reporter
 from ampjax.utils.text_tables import html_table
 
@@ -429,7 +430,7 @@ class Trainer:
         s = self.settings
         limits = {name: getattr(s, name) for name in ("max_staleness", "exact_staleness")}
         budget = "".join(f", {name}={value}" for name, value in limits.items() if value is not None)
-        return f"Trainer({len(self.graph.nodes)} nodes, {len(self.plan.stages)} stages on {s.workers} worker(s), {s.mode}, max_active_keys={s.max_active_keys}, min_update_interval={s.min_update_interval}{budget})"
+        return f"Trainer({len(self.graph.nodes)} nodes, {counted(len(self.plan.stages), 'stage')} on {counted(s.workers, 'worker')}, {s.mode}, max_active_keys={s.max_active_keys}, min_update_interval={s.min_update_interval}{budget})"
 
     def _repr_html_(self) -> str:
         rows = [

@@ -43,12 +43,17 @@ def as_instances(graph: Graph, data: Data, name: str = "data") -> Instances:
       name: What an error calls it.
 
     Raises:
-      SettingsError: If it is neither, or empty.
+      SettingsError: If it is neither, or empty, or instances of a model that are not those of its compiled graph yet.
     """
     if isinstance(data, Instances):
         require_some(data, name)
         return data
-    return InstanceList(require_sequence(data, name), ragged_pumps(graph))
+    data = require_sequence(data, name)
+    if graph.remake is not None and not (isinstance(data[0], Mapping) and set(data[0]) <= set(graph.pumps)):
+        expected = "what `compiled.data(instances)` gives, as the graph was compiled from a model"
+        got = "a list of instances as the model takes them"
+        raise SettingsError(name, expected, got, "Pass them through `compiled.data`.")
+    return InstanceList(data, ragged_pumps(graph))
 
 
 def ragged_pumps(graph: Graph) -> list[str]:

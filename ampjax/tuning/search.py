@@ -19,6 +19,7 @@ from ampjax.tuning.pareto import non_dominated, spread
 from ampjax.tuning.predictor import MakeCost, Predictor, Prepared
 from ampjax.tuning.trial import Goal, Trial
 from ampjax.tuning.tuned import Tuned
+from ampjax.utils.counted import counted
 from ampjax.utils.progress import Reporter
 
 FIRST_TRIALS = 6
@@ -119,7 +120,7 @@ class Search:
         self.choices = done
         n_front = sum(c.is_on_front for c in done)
         self.reporter.line(
-            f"tune: {len(self.prepared)} plans compiled and measured, {len(simulated)} choices simulated, {n_front} on the front; {self.budget.spent_s:.1f} s"
+            f"tune: {counted(len(self.prepared), 'plan')} compiled and measured, {counted(len(simulated), 'choice')} simulated, {n_front} on the front; {self.budget.spent_s:.1f} s"
         )
 
     def _is_too_late(self, expected_s: float) -> bool:

@@ -15,6 +15,7 @@ from ampjax.ir.instances import Instances, Subset
 from ampjax.simulation.simulate import simulate
 from ampjax.train.settings import Settings, settings_from
 from ampjax.tuning.candidate import Candidate
+from ampjax.utils.setting_checks import spelling
 
 GraphOrBuilder = Graph | Callable[..., Graph]
 Space = Mapping[str, Sequence[Any]]
@@ -47,11 +48,11 @@ def check_space(graph: GraphOrBuilder, space: Space, options: Mapping[str, Any])
         if name in options:
             raise SettingsError(f"tune, `{name}`", "values in `space`, or one setting", "both", "Leave one out.")
         if name not in Settings.__dataclass_fields__ and isinstance(graph, Graph):
+            known = sorted(Settings.__dataclass_fields__)
+            fix = "For an argument of the model, pass a function that builds the graph from it."
+            where = f"tune, `space`, `{name}`"
             raise SettingsError(
-                f"tune, `space`, `{name}`",
-                f"one of the settings {sorted(Settings.__dataclass_fields__)}",
-                "an unknown name",
-                "Check its spelling; for an argument of the model, pass a function that builds the graph from it.",
+                where, f"one of the settings {known}", "an unknown name", f"{spelling(name, known)} {fix}"
             )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from difflib import get_close_matches
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,17 @@ def at_least(name: str, value: Any, least: int) -> None:
             else "Convert it with `int`."
         )
         raise SettingsError(f"setting `{name}`", f"an integer of at least {least}", f"{value!r}", fix)
+
+
+def spelling(name: str, known: Iterable[str]) -> str:
+    """What an error says to do about an unknown name: names the one that is most like it, if any is.
+
+    Args:
+      name: The unknown name.
+      known: Names that there are.
+    """
+    close = get_close_matches(name, known, 1)
+    return f"Did you mean `{close[0]}`?" if close else "Check its spelling."
 
 
 def a_path(name: str, value: Any) -> Path:

@@ -15,6 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ampjax.errors import SettingsError
 from ampjax.trace.update_log import LoggedUpdate
+from ampjax.utils.setting_checks import at_least
 from ampjax.viz.figure import new_figure, save
 
 
@@ -50,13 +51,12 @@ def lineage(
     name = max(stalest, key=lambda each: stalest[each]) if node is None and stalest else node
     own = [u for u in updates if u.node == name and len(u.seen)]
     shown = own[-most:] if first is None else [u for u in own if u.version >= first][:most]
-    if not shown or most < 1:
-        raise SettingsError(
-            "lineage",
-            f"at least one update of a node among {list(stalest)}",
-            f"{len(shown)} of `{name}`, at most {most}",
-            "Log a fit with `update_log=file`, and draw one of its nodes.",
-        )
+    at_least("most", most, 1)
+    if not shown:
+        late = "" if first is None else f" that makes version {first} or a later one"
+        got = f"none of `{name}`{late}" if updates else "an empty log"
+        fix = "Log a fit with `update_log=file`, and draw one of its nodes."
+        raise SettingsError("lineage", f"at least one update of a node among {list(stalest)}", got, fix)
     seen = np.concatenate([u.seen for u in shown])
     version = np.repeat([u.version for u in shown], [len(u.seen) for u in shown])
     order = np.lexsort((version, seen))

@@ -22,7 +22,7 @@ def stage(plan, name):
 
 def test_a_plan_prints_its_stages():
     assert repr(plan_for(graphs.chain(2))) == (
-        "Plan: 3 stages on 1 worker(s)\n"
+        "Plan: 3 stages on 1 worker\n"
         "  Stage 0 rows `f0` on worker 0 (x: scalar float32 (host)) -> scalar float32\n"
         "  Stage 1 rows `f1` on worker 0 (f0: scalar float32) -> scalar float32\n"
         "  Stage 2 loss `loss` on worker 0 (f1: scalar float32, label: scalar float32 (host)) -> nothing"

@@ -48,6 +48,10 @@ def stateful(function):
     return g
 
 
+def compiled():
+    return amp.compile(lambda p, s: (p["w"] * s["x"]) ** 2, {"w": np.float32(1)}, {"x": "float32[]"})
+
+
 def at(t):
     return {"x": amp.messages(np.ones(1, np.float32), t=t)}
 
@@ -133,9 +137,8 @@ MISTAKES = {
     "a misspelled setting": (
         lambda: trainer(max_activ_keys=4),
         SettingsError,
-        "setting `max_activ_keys`: expected one of ['affinity', 'arena_rows', 'check', 'compile_ahead', 'device_memory', 'fuse', 'gradient', 'group_by_size', 'max_active_keys', "
-        "'max_dispatch_size', 'memory_limit', 'min_admission', 'min_update_interval', 'mode', 'policy', 'replica_sync', 'run_ahead', 'seed', "
-        "'weights', 'workers'], got an unknown setting. Check its spelling.",
+        f"setting `max_activ_keys`: expected one of {sorted(amp.Settings.__dataclass_fields__)}, got an unknown setting. "
+        "Did you mean `max_active_keys`?",
     ),
     "no optax transform": (
         lambda: amp.Trainer(graphs.chain(1), 0.1),
@@ -170,7 +173,8 @@ MISTAKES = {
     "predict without a sink": (
         lambda: trainer().predict([GOOD]),
         GraphError,
-        "predict: expected a sink in the graph, got none. End the wire that you want to see with `amp.sink(name, wire)`.",
+        "predict: expected a sink in the graph, got none. End the wire that you want to see with `amp.sink(name, wire)`; "
+        "in a model as a function say `amp.output(name, value)`.",
     ),
     # Data
     "no instances": (
@@ -187,6 +191,22 @@ MISTAKES = {
         lambda: amp.Trainer(optax.sgd(0.1), pump_graph()),
         GraphError,
         "trainer, `graph`: expected an `amp.Graph`, got GradientTransformationExtraArgs. Pass the graph first, then the optax transform.",
+    ),
+    "a compiled model in its graph's place": (
+        lambda: amp.Trainer(compiled(), optax.sgd(0.1)),
+        GraphError,
+        "trainer, `graph`: expected an `amp.Graph`, got Compiled. Pass its `.graph`.",
+    ),
+    "a compiled model to verify": (
+        lambda: amp.verify(compiled(), [GOOD]),
+        GraphError,
+        "verify, `graph`: expected an `amp.Graph`, got Compiled. Pass its `.graph`.",
+    ),
+    "plain instances for a compiled graph": (
+        lambda: amp.Trainer(compiled().graph, optax.sgd(0.1)).fit([{"x": np.float32(1)}]),
+        SettingsError,
+        "training data: expected what `compiled.data(instances)` gives, as the graph was compiled from a model, got a list of instances as the model takes them. "
+        "Pass them through `compiled.data`.",
     ),
     "no instances to evaluate": (
         lambda: trainer().evaluate([]),

@@ -49,7 +49,11 @@ def scan(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, *, revers
     carry_leaves, carry_structure = jax.tree.flatten(init)
     step, closed, results = trace(f, jax.tree.map(type_of, init), structure.unflatten([_row(x) for x in leaves]))
     outer = step.results.children()
-    if len(outer) != 2 or outer[0] != carry_structure:
+    if len(outer) != 2:
+        got = ", ".join(shape_text(result) for result in results) or "nothing"
+        fix = "Return `(h, None)` where there is nothing to collect."
+        raise GraphError(line, "scan's function to return a pair (carry, y)", got, fix)
+    if outer[0] != carry_structure:
         raise GraphError(
             line,
             f"scan's function to return (carry, y), with the carry's structure {carry_structure}",

@@ -46,7 +46,7 @@ class NodeStats:
     updates: int = 0
     staleness_sum: int = 0
     staleness_max: int = 0
-    histogram: np.ndarray = field(default_factory=lambda: np.zeros(c.N_BINS, np.int64))
+    histogram: np.ndarray = field(default_factory=lambda: np.zeros(c.N_BINS, np.int64), repr=False)
     held_updates: int = 0
     held_for: int = 0
 

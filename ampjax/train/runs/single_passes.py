@@ -66,9 +66,8 @@ async def predict(session: Session, data: AnyInstances, reporter: Reporter) -> d
     """
     sinks = {node.role: node for node in session.plan.graph.nodes.values() if node.kind == "Sink"}
     if not sinks:
-        raise GraphError(
-            "predict", "a sink in the graph", "none", "End the wire that you want to see with `amp.sink(name, wire)`."
-        )
+        fix = "End the wire that you want to see with `amp.sink(name, wire)`; in a model as a function say `amp.output(name, value)`."
+        raise GraphError("predict", "a sink in the graph", "none", fix)
     async with session.passes.turn():
         outputs = await _infer(session, data, "sinks", reporter, "predict")
     return gather_predictions(session.plan, outputs, sinks)

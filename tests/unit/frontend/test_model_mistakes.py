@@ -203,7 +203,7 @@ def carry_structure(p, s):
 
 
 @mistake(
-    ", `scan_no_pair`: expected scan's function to return (carry, y), with the carry's structure PyTreeDef(*), got PyTreeDef(*). Return the carry as `init` is built."
+    ", `scan_no_pair`: expected scan's function to return a pair (carry, y), got float32[2]. Return `(h, None)` where there is nothing to collect."
 )
 def scan_no_pair(p, s):
     return loss(amp.scan(lambda h, w: h + p["e"][w], jnp.zeros(H), s["w"])[0])  # <-

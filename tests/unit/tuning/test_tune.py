@@ -191,6 +191,7 @@ def test_a_budget_for_nothing_is_told():
         ({"metric": "f1"}, r"tune, `metric`: expected one of \['loss'\], got 'f1'\. Choose one of these"),
         ({"target": math.nan}, r"tune, `target`: expected a finite number, or None, got nan"),
         ({"target": "0.9"}, r"tune, `target`: expected a finite number, or None, got '0.9'"),
+        ({"space": {"max_activ_keys": (1,)}}, r"got an unknown name. Did you mean `max_active_keys`\? For an argument"),
         ({"space": {"keys": (1,)}}, r"tune, `space`, `keys`: expected one of the settings \[.*\], got an unknown name"),
         (
             {"space": {"policy": "largest"}},

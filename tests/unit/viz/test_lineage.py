@@ -1,5 +1,7 @@
 """The picture of which instances each update is made of."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -44,7 +46,18 @@ def test_files_are_the_same_each_time(tmp_path):
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
-@pytest.mark.parametrize("mistake", [{"updates": []}, {"node": "c"}, {"first": 4}, {"most": 0}])
-def test_mistakes(mistake):
-    with pytest.raises(SettingsError, match=r"lineage: expected at least one update.*\n?.*update_log=file"):
+@pytest.mark.parametrize(
+    ("mistake", "text"),
+    [
+        ({"updates": []}, "lineage: expected at least one update of a node among [], got an empty log. Log a fit"),
+        (
+            {"node": "c"},
+            "among ['a', 'b'], got none of `c`. Log a fit with `update_log=file`, and draw one of its nodes.",
+        ),
+        ({"first": 4}, "got none of `a` that makes version 4 or a later one."),
+        ({"most": 0}, "setting `most`: expected an integer of at least 1, got 0."),
+    ],
+)
+def test_mistakes(mistake, text):
+    with pytest.raises(SettingsError, match=re.escape(text)):
         lineage(**{"updates": UPDATES, **mistake})

@@ -1,0 +1,16 @@
+"""Numbers of things, in words."""
+
+from __future__ import annotations
+
+
+def counted(n: int, thing: str) -> str:
+    """How many of something there are: `1 epoch`, `2 epochs`.
+
+    Args:
+      n: How many.
+      thing: What one of them is called; the plural takes an s.
+
+    >>> counted(1, "epoch"), counted(0, "epoch"), counted(2000, "row")
+    ('1 epoch', '0 epochs', '2000 rows')
+    """
+    return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
