@@ -103,7 +103,7 @@ class Trainer:
     ):
         require_closed("trainer", graph)
         require_transform(tx)
-        places = Hosts(hosts) if isinstance(hosts, int) else hosts
+        places = hosts if hosts is None or isinstance(hosts, Hosts) else Hosts(hosts)
         self.graph, given = graph, settings_from(options, settings)
         self.session = make_session(
             graph, given, tx, params=params, controller=controller, devices=devices, cost=cost, hosts=places

@@ -197,6 +197,11 @@ MISTAKES = {
         GraphError,
         "trainer, `graph`: expected an `amp.Graph`, got Compiled. Pass its `.graph`.",
     ),
+    "hosts as text": (
+        lambda: trainer(hosts="2"),
+        SettingsError,
+        "setting `hosts`: expected an integer of at least 1, got '2'. Change the setting.",
+    ),
     "a compiled model to verify": (
         lambda: amp.verify(compiled(), [GOOD]),
         GraphError,

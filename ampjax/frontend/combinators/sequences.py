@@ -34,7 +34,7 @@ def scan(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, *, revers
       The last carry, and the sequence of all `y`s.
 
     Raises:
-      GraphError: If the sequences have different lengths, or the carry changes its shape or dtype.
+      GraphError: If the sequences have different lengths, `f` returns no pair, or the carry changes its shape or dtype.
     """
     leaves, structure = _sequences("scan", xs)
     init = jax.tree.map(jnp.asarray, init)
@@ -43,16 +43,17 @@ def scan(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, *, revers
         rows = [structure.unflatten([leaf[i] for leaf in leaves]) for i in range(n)]
         carry, ys = init, [None] * n
         for i in reversed(range(n)) if reverse else range(n):
-            carry, ys[i] = f(carry, rows[i])
+            result = f(carry, rows[i])
+            if not isinstance(result, tuple | list) or len(result) != 2:
+                raise _no_pair(user_line(), [type_of(leaf) for leaf in jax.tree.leaves(result)])
+            carry, ys[i] = result
         return carry, stack(ys) if n else _empty(lambda: f(init, _blank(leaves, structure))[1])
     line, dimension = user_line(), _dimension("scan", leaves)
     carry_leaves, carry_structure = jax.tree.flatten(init)
     step, closed, results = trace(f, jax.tree.map(type_of, init), structure.unflatten([_row(x) for x in leaves]))
     outer = step.results.children()
     if len(outer) != 2:
-        got = ", ".join(shape_text(result) for result in results) or "nothing"
-        fix = "Return `(h, None)` where there is nothing to collect."
-        raise GraphError(line, "scan's function to return a pair (carry, y)", got, fix)
+        raise _no_pair(line, results)
     if outer[0] != carry_structure:
         raise GraphError(
             line,
@@ -66,6 +67,12 @@ def scan(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, *, revers
     call = Call("scan", types, (step,), (len(closed),), line, {"n_carry": k, "reverse": reverse})
     out = bind(call, [*closed, *carry_leaves, *leaves])
     return carry_structure.unflatten(out[:k]), outer[1].unflatten(out[k:])
+
+
+def _no_pair(line: str, results: Sequence[Any]) -> GraphError:
+    got = ", ".join(shape_text(result) for result in results) or "nothing"
+    fix = "Return `(h, None)` where there is nothing to collect."
+    return GraphError(line, "scan's function to return a pair (carry, y)", got, fix)
 
 
 def map(f: Callable[..., Any], *xs: Any) -> Any:

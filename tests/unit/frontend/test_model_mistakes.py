@@ -800,3 +800,9 @@ def test_parameters_that_are_not_used_stay_in_the_models_structure():
     nodes = compiled.node_params(PARAMS)
     assert list(nodes) == ["e"]
     assert jax.tree.structure(compiled.params(nodes)) == jax.tree.structure(PARAMS)
+
+
+def test_a_scan_without_a_pair_is_refused_where_the_model_runs_as_it_is():
+    # An array of two entries could be taken for a pair.
+    with pytest.raises(GraphError, match=r"expected scan's function to return a pair \(carry, y\), got float32\[2\]\."):
+        amp.scan(lambda h, x: h + x, jnp.zeros(2), jnp.ones((3, 2)))
