@@ -120,7 +120,7 @@ class HostLink:
 
     def _require_life(self) -> None:
         if not self._is_alive():
-            fix = "See what it has printed. Make a new trainer, and restore a checkpoint into it."
+            fix = "Unless the trainer was closed, see what it has printed. Call `trainer.restart_hosts()`, and restore a checkpoint."
             raise HostError(
                 f"host `{self.name}`", "a process that carries out what is decided", "one that has ended", fix
             )

@@ -62,3 +62,15 @@ def test_a_question_that_can_not_be_answered(monkeypatch):
         there.session.executor.fleet.ask([1], "trees", which="params", nodes=["nobody"])
     assert set(there.params) == {"a", "b"}
     there.close()
+
+
+def test_a_closed_trainer_says_how_to_go_on():
+    there = amp.Trainer(pipeline(), optax.sgd(0.1), hosts=amp.Hosts(2, "threads"))
+    data = [{"x": np.float32(i)} for i in range(4)]
+    before = there.evaluate(data, progress=False)
+    there.close()
+    with pytest.raises(HostError, match=r"Unless the trainer was closed, (?s:.*)Call `trainer.restart_hosts\(\)`"):
+        there.evaluate(data, progress=False)
+    there.restart_hosts()
+    assert there.evaluate(data, progress=False) == before
+    there.close()
