@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -91,12 +92,13 @@ def tasks(options: SentimentOptions) -> Callable[[int], Task]:
         table_tx = optax.sgd(0.1)
         if cells.kind == "fold":  # which scales the gradients of vectors that are good from the start
             table_tx = optax.chain(optax.scale(0.1), tx) if vectors else tx
-        n_words, several = len(train.vocabulary), {"replicas": options.replicas, "copies": options.copies}
+        n_words = len(train.vocabulary)
+        model = partial(tree_lstm, n_words, cells, EMBEDDING_INTERVAL, replicas=options.replicas, copies=options.copies)
         if options.table:
             first = (vectors or uniform_table(n_words, cells.embedding))(jax.random.key(seed))
-            graph = tree_lstm(n_words, cells, EMBEDDING_INTERVAL, table=Table(np.asarray(first), table_tx), **several)
+            graph = model(table=Table(np.asarray(first), table_tx))
         else:
-            graph = tree_lstm(n_words, cells, EMBEDDING_INTERVAL, table_tx, vectors, **several)
+            graph = model(embedding_tx=table_tx, vectors=vectors)
         settings = options.settings(seed, 50, gradient="sum")
         return Task(graph, instances, sst.TreeInstances(valid), settings, tx)
 
