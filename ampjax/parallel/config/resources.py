@@ -20,6 +20,8 @@ from ampjax.utils.bounded_reading import read_whole
 MOST_BYTES = 1 << 16
 """Of a resource file: about a thousand machines."""
 _DEEPEST = 8
+_MOST_SERVERS = 1000
+"""Of a machine."""
 
 Device = Any  # jax.Device, which type checkers do not take for a type
 
@@ -188,8 +190,8 @@ def _machine(where: str, number: int, entry: Any) -> Machine:
     if not isinstance(entry, Mapping) or "devices" not in entry or not set(entry) <= set(_FIELDS):
         raise SettingsError(where, f"`devices`, and of {list(_FIELDS)} nothing else", f"{entry!r}", _EXAMPLE)
     servers = entry.get("servers", 1)
-    if isinstance(servers, bool) or not isinstance(servers, int) or servers < 0:
-        raise SettingsError(f"{where}, `servers`", "a number of at least 0", f"{servers!r}", _EXAMPLE)
+    if isinstance(servers, bool) or not isinstance(servers, int) or not 0 <= servers <= _MOST_SERVERS:
+        raise SettingsError(f"{where}, `servers`", f"a number from 0 to {_MOST_SERVERS}", f"{servers!r}", _EXAMPLE)
     if not isinstance(entry["devices"], list):
         raise SettingsError(f"{where}, `devices`", "a list of numbers", f"{entry['devices']!r}", _EXAMPLE)
     host, address = str(entry.get("host", f"machine-{number}")), entry.get("address", "")

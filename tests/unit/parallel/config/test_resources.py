@@ -47,7 +47,11 @@ def test_a_file_names_machines(tmp_path):
         ("machines: [{devices: []}]", "at least one device, got none"),
         ("machines: [{devices: [0]}, {devices: [0]}]", "each device once"),
         ("machines: [{host: a, devices: [0]}, {host: a, devices: [1]}]", "each host once, got `a` twice"),
-        ("machines: [{devices: [0], servers: -1}]", "a number of at least 0, got -1"),
+        ("machines: [{devices: [0], servers: -1}]", "a number from 0 to 1000, got -1"),
+        (
+            "machines: [{devices: [0], servers: 1001}]",
+            "a number from 0 to 1000, got 1001",
+        ),  # before memory is asked for
         ("machines: [{devices: [0], servers: 0}]", "at least one server, got none"),
     ],
     ids=lambda text: text[:30],
