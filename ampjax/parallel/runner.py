@@ -83,14 +83,14 @@ class Runner:
         self.close()
 
     def close(self) -> None:
-        """Ends its server processes, if it has any, and with them the rows of sparse variables: read or save them before.
+        """Ends its processes, if it has any, and with them what they hold: read or save it before.
 
         The end of a `with` block does this too, and so does the end of the runner or of this process.
         """
+        if self.setup.group is not None:
+            self.setup.group.close()
         if self.setup.processes is not None:
             self.setup.processes.close()
-        if self.setup.group is not None:
-            self.setup.group.end()
 
     # ---- training ----------------------------------------------------------------------------------------------------
 
@@ -359,9 +359,15 @@ class Runner:
     def _recover(self, error: HostError | ServerError, step: int) -> None:
         """Goes on after a loss of processes, or raises the error again."""
         group = self.setup.group
-        if self._recoverer is None or group is None or group.is_running or isinstance(self._model, InitialModel):
+        if self._recoverer is None or group is None or not group.is_lost or isinstance(self._model, InitialModel):
             raise error
-        self._recoverer.recover(error, step)
+        steps = self.steps
+        try:
+            self._recoverer.recover(error, step)
+        except BaseException:
+            group.end()  # the model is at an earlier step than the user knows of: the next step has to go back again
+            self.steps = steps
+            raise
 
     def _go_back_to(self, path: Path) -> int:
         self.steps = self._require_built().restore(path).step

@@ -50,9 +50,10 @@ class DenseAtWorkers:
 
     def read(self) -> tuple[Tree, Tree]:
         """Parameters and shared state as host arrays of their own."""
-        if self.take_adoption():
-            self._group.tell(Adopt())
-        params, state = self._group.ask(lambda number: Question(number, "read"))
+        with self._group.exchange():
+            if self.take_adoption():
+                self._group.tell(Adopt())
+            params, state = self._group.ask(lambda number: Question(number, "read"))
         return self._made(0, params), self._made(1, state)
 
     def like(self) -> tuple[Tree, Tree]:

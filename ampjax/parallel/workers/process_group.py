@@ -5,11 +5,12 @@ If one of them is lost, the others are of no use: what it held is gone, and they
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,12 +21,13 @@ from ampjax.cluster.hosts.packed_programs import packed
 from ampjax.cluster.hosts.spawn_hosts import Host, HostOptions, Hosts, spawn
 from ampjax.cluster.wire.channel import wait_any
 from ampjax.cluster.wire.message import Message
-from ampjax.errors import HostDiedError, HostError, HostUnreachableError
+from ampjax.errors import AmpError, HostDiedError, HostError, HostUnreachableError
 from ampjax.parallel.config.resources import Resources
 from ampjax.parallel.workers.worker_main import main
 from ampjax.parallel.workers.worker_messages import TREES
 from ampjax.parallel.workers.worker_program import WorkerProgram
 from ampjax.sparse.servers.process import Begun, server_environment
+from ampjax.utils.interrupts import uninterrupted
 
 _CAUSES = HostDiedError, HostUnreachableError
 _CAUSE_S = 1.0
@@ -75,6 +77,7 @@ class ProcessGroup:
         self._program, self._epoch, self._n_asked = b"", 0, 0
         self._hosts: Hosts | None = None
         self._ended: dict[int, str] = {}
+        self._why, self._is_closed = "", False
         self._on_question: Callable[[], OnQuestion | None] = lambda: None
 
     @property
@@ -83,9 +86,9 @@ class ProcessGroup:
         return len(self._names) - self._n_servers
 
     @property
-    def is_running(self) -> bool:
-        """Whether there are processes. One may have ended since they were last asked."""
-        return self._hosts is not None
+    def is_lost(self) -> bool:
+        """Whether there are no processes any more, and could be others."""
+        return self._hosts is None and not self._is_closed
 
     @property
     def states(self) -> list[ProcessState]:
@@ -134,9 +137,10 @@ class ProcessGroup:
           The processes: servers and then workers.
 
         Raises:
-          HostError: If one can't be started.
+          HostError: If one can't be started, or they were closed.
         """
         with self._lock:
+            self._require_open()
             if self._hosts is not None and all(host.alive for host in self._hosts):
                 return self._hosts
             self.end()
@@ -152,17 +156,43 @@ class ProcessGroup:
             if self._hosts is hosts:  # else others have been started since
                 self.end()
 
-    def end(self) -> None:
-        """Ends all processes at once."""
+    def close(self) -> None:
+        """Ends all processes, and starts none any more."""
+        with self._lock:
+            self._is_closed = True
+            self.end()
+
+    def end(self, why: str = "they were ended") -> None:
+        """Ends all processes at once.
+
+        Args:
+          why: What errors say from now on, unless one of them has ended by itself.
+        """
         with self._lock:
             hosts, self._hosts = self._hosts, None
             if hosts is not None:
+                self._why = why
                 self._ended = {i: host.started.ending() or "ended with the others" for i, host in enumerate(hosts)}
                 for host in reversed(hosts):  # the first worker last: its end would let the others write of theirs
                     host.kill()
                 hosts.close()
 
     # ---- messages ----------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def exchange(self) -> Iterator[None]:
+        """Keeps Ctrl-C away from messages that belong together: a worker that has heard of a step waits in it for all others.
+
+        What cuts them in two all the same, such as a second Ctrl-C, ends all processes.
+        """
+        with uninterrupted():
+            try:
+                yield
+            except AmpError:
+                raise
+            except BaseException as error:
+                self.end(f"{type(error).__name__} in the midst of a message")
+                raise
 
     def tell(self, what: Any) -> None:
         """Tells all workers the same; nobody answers.
@@ -174,8 +204,9 @@ class ProcessGroup:
           HostError: If a process has ended.
         """
         message = TREES.pack("work", what)
-        for worker in range(self.n_workers):
-            self._send(worker, message)
+        with self.exchange():
+            for worker in range(self.n_workers):
+                self._send(worker, message)
 
     def tell_each(self, whats: Sequence[Any]) -> None:
         """Tells each worker something.
@@ -186,8 +217,10 @@ class ProcessGroup:
         Raises:
           HostError: If a process has ended.
         """
-        for worker, what in enumerate(whats):
-            self._send(worker, TREES.pack("work", what))
+        messages = [TREES.pack("work", what) for what in whats]
+        with self.exchange():
+            for worker, message in enumerate(messages):
+                self._send(worker, message)
 
     def ask(self, make: Callable[[int], Any], everyone: bool = False) -> Any:
         """Asks the first worker, and lets the others do the same.
@@ -204,11 +237,12 @@ class ProcessGroup:
         """
         self._n_asked += 1
         question = make(self._n_asked)
-        if everyone:
-            self.tell(question)
-        else:
-            self._send(0, TREES.pack("work", question))
-        (answer,) = self.answers(self._n_asked, 1)
+        with self.exchange():
+            if everyone:
+                self.tell(question)
+            else:
+                self._send(0, TREES.pack("work", question))
+            (answer,) = self.answers(self._n_asked, 1)
         return answer.value
 
     def next_number(self) -> int:
@@ -220,7 +254,7 @@ class ProcessGroup:
         """Waits for answers. Meanwhile what servers ask is answered, and all processes are watched.
 
         Args:
-          number: What the answers are to; others are left over from what was interrupted.
+          number: What the answers are to; others are left over from what has failed.
           n: From how many of the workers.
 
         Returns:
@@ -251,12 +285,18 @@ class ProcessGroup:
         except HostError as error:
             raise self._failure(error) from None
 
+    def _require_open(self) -> None:
+        if self._is_closed:
+            fix = "Make another runner, and restore the last checkpoint there."
+            raise HostDiedError("runner", "its processes", "none: it was closed", fix)
+
     def _running(self) -> Hosts:
+        self._require_open()
         if self._hosts is None:
             lost = ", ".join(
                 f"{self._names[i]}: {text}" for i, text in self._ended.items() if "with the others" not in text
             )
-            raise HostDiedError("runner", "its processes", f"none ({lost or 'they were closed'})", RESTORE)
+            raise HostDiedError("runner", "its processes", f"none ({lost or self._why})", RESTORE)
         return self._hosts
 
     # ---- failures ----------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from ampjax.devices.random_keys import copy_leaf
-from ampjax.errors import AmpError
+from ampjax.errors import HostError, ServerError
 
 Tree = Any
 _MOST = 3
@@ -76,7 +76,7 @@ class Recoverer:
         self._parts.append([jax.tree.map(copy_leaf, part) for part in parts])
         self._n_in_a_row = 0
 
-    def recover(self, error: AmpError, step: int) -> None:
+    def recover(self, error: HostError | ServerError, step: int) -> None:
         """Starts processes and takes all steps since the last checkpoint again.
 
         Args:
@@ -84,20 +84,31 @@ class Recoverer:
           step: The step that was to be taken.
 
         Raises:
-          AmpError: The error, if processes are lost again and again.
+          HostError, ServerError: If processes are lost again and again.
         """
-        self._n_in_a_row += 1
-        if self._n_in_a_row > _MOST:
-            error.add_note(f"That was time {self._n_in_a_row} without a new step, so it was not tried again.")
-            raise error
-        noticed, start, restored = time.time(), time.monotonic(), 0
-        warnings.warn(
-            f"ampjax: {error} Others are started, and go on from the last checkpoint.", RuntimeWarning, stacklevel=4
-        )
+        noticed, start, text = time.time(), time.monotonic(), str(error)
+        while True:
+            self._n_in_a_row += 1
+            if self._n_in_a_row > _MOST:
+                error.add_note(f"That was time {self._n_in_a_row} without a new step, so it was not tried again.")
+                raise error
+            warnings.warn(
+                f"ampjax: {error} Others are started, and go on from the last checkpoint.", RuntimeWarning, stacklevel=4
+            )
+            try:
+                restored = self._take_again()
+                break
+            except (HostError, ServerError) as another:  # one of those that were started just now was lost, too
+                error, text = another, f"{text} Then {another}"
+        self.recoveries.append(Recovery(step, restored, text, noticed, time.monotonic() - start))
+
+    def _take_again(self) -> int:
+        """Goes back, and takes all steps since then again. Returns the step from which it went on."""
+        restored = 0
         if isinstance(self._base, Path):
             restored = self.restore(self._base)
         else:
             self.reset(self._base)
         for parts in self._parts:
             self.again(parts)
-        self.recoveries.append(Recovery(step, restored, str(error), noticed, time.monotonic() - start))
+        return restored

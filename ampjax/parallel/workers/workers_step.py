@@ -102,7 +102,6 @@ class WorkersStep(HomedStep):
         number, readings = self.group.next_number(), self.readings.for_batch(parts[0])
         sizes = {path: self._sizes.at_least(path, max(len(own.ids) for own in each)) for path, each in rows.items()}
         works, at_workers = [], self._at_workers
-        adopts = at_workers is not None and at_workers.take_adoption()
         for replica, part in enumerate(parts):
             tables = {
                 path: RowWork(
@@ -110,9 +109,11 @@ class WorkersStep(HomedStep):
                 )
                 for path, each in rows.items()
             }
-            works.append(StepWork(number, _leaves(part), tables, adopts, self._params_for(replica)))
-        self.group.tell_each(works)
-        return self.group.answers(number, len(parts))
+            works.append(StepWork(number, _leaves(part), tables, params=self._params_for(replica)))
+        with self.group.exchange():
+            adopts = at_workers is not None and at_workers.take_adoption()
+            self.group.tell_each([work._replace(adopts=adopts) for work in works])
+            return self.group.answers(number, len(parts))
 
     @property
     def _at_workers(self) -> DenseAtWorkers | None:

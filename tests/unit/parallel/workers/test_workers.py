@@ -103,6 +103,7 @@ def test_processes_train_to_the_bits_of_one_and_go_on_when_one_was_killed(tmp_pa
         assert "equivalence: joined batch's loss" in str(runner.explain())
 
         refused(runners[1])
+        interrupted_between_workers(runner)
         same_model(runners)
 
         names, roles = [state.name for state in runner.hosts], [state.role for state in runner.hosts]
@@ -130,6 +131,8 @@ def test_processes_train_to_the_bits_of_one_and_go_on_when_one_was_killed(tmp_pa
         assert [state.state for state in runner.hosts][:2] == ["killed by SIGKILL", "ended with the others"]
         with pytest.raises(HostDiedError, match=r"its processes, got none \(server-0: killed by SIGKILL\)"):
             runner.run(batch(5))
+    with pytest.raises(HostDiedError, match=r"its processes, got none: it was closed\. Make another runner"):
+        runner.run(batch(5))
 
 
 @pytest.mark.slow
@@ -167,6 +170,42 @@ def refused(runner):
         TableError, match=r"variable `\['table'\]`, push, gradients: expected finite numbers, got nan in row"
     ):
         runner.run(batch(3, hole=0.0))
+
+
+def interrupted_between_workers(runner):
+    """Ctrl-C when only one of the workers has been told of a step: the step is not taken, and the next one is a step of all."""
+    group, tell_one = runner.setup.group, runner.setup.group._send
+
+    def tell(worker, message):
+        tell_one(worker, message)
+        group._send = tell_one
+        os.kill(os.getpid(), signal.SIGINT)
+
+    group._send = tell
+    with pytest.raises(KeyboardInterrupt):
+        runner.run(batch(3))
+
+
+@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore:ampjax. :RuntimeWarning")
+def test_an_interrupted_recovery_is_made_anew_with_the_next_step(tmp_path):
+    with make(TWO, tmp_path / "c") as runner:
+        runners = here(), runner
+        same_step(runners, 0)
+        take_again = runner._recoverer.again
+
+        def interrupted(parts):
+            runner._recoverer.again = take_again
+            raise KeyboardInterrupt
+
+        runner._recoverer.again = interrupted
+        kill(runner.hosts[2], signal.SIGKILL)
+        with pytest.raises(KeyboardInterrupt):
+            runner.run(batch(1))
+        assert runner.steps == 1
+        same_step(runners, 1)
+        same_model(runners)
 
 
 @pytest.mark.slow
