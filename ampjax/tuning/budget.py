@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ class Budget:
       now: Seconds on a clock that goes forward.
 
     Raises:
-      SettingsError: If it is no number above 0.
+      SettingsError: If it is no finite number above 0.
     """
 
     seconds: float
@@ -32,9 +33,10 @@ class Budget:
     _began: float = field(init=False)
 
     def __post_init__(self) -> None:
-        if isinstance(self.seconds, bool) or not isinstance(self.seconds, int | float) or not self.seconds > 0:
+        is_number = isinstance(self.seconds, int | float) and not isinstance(self.seconds, bool)
+        if not is_number or not 0 < self.seconds < math.inf:
             fix = "Give the seconds that tuning may take, compilations included."
-            raise SettingsError("tune, `budget_s`", "a number above 0", f"{self.seconds!r}", fix)
+            raise SettingsError("tune, `budget_s`", "a finite number above 0", f"{self.seconds!r}", fix)
         self._began = self.now()
 
     @property

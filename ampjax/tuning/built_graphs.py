@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ampjax.errors import GraphError
+from ampjax.errors import GraphError, SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.train.assemble import require_closed
 from ampjax.tuning.search_space import GraphOrBuilder
@@ -31,17 +32,37 @@ class Graphs:
 
         Raises:
           GraphError: If it is not closed, or no graph, or trials would train the same table.
+          SettingsError: If the function does not take these knobs.
         """
         if isinstance(self.source, Graph) or not callable(self.source):
             return _checked(self.source)
         key = repr(sorted(knobs.items()))
         if key not in self._built:
+            _require_knobs(self.source, knobs)
             graph = self.source(**knobs)
             if not isinstance(graph, Graph):
                 fix = "Return the graph that was built."
                 raise GraphError("tune, `graph`", "a function that gives an `amp.Graph`", type(graph).__name__, fix)
             self._built[key] = _checked(graph)
         return self._built[key]
+
+
+def _require_knobs(source: Callable[..., Graph], knobs: Mapping[str, Any]) -> None:
+    """Checks that a function can be called with some knobs.
+
+    Raises:
+      SettingsError: If not.
+    """
+    try:
+        signature = inspect.signature(source)
+    except (TypeError, ValueError):  # of some functions that are not Python's nothing is known
+        return
+    try:
+        signature.bind(**knobs)
+    except TypeError as error:
+        expected = "names of settings, and of the arguments of the function that builds the graph"
+        got = f"{sorted(knobs)} for `{getattr(source, '__name__', source)}{signature}`: {error}"
+        raise SettingsError("tune, `space`", expected, got, "Check their spelling.") from None
 
 
 def _checked(graph: Graph) -> Graph:

@@ -65,7 +65,7 @@ class Search:
           seed: For the record.
 
         Raises:
-          SettingsError: If the budget was spent before a choice was tried.
+          SettingsError: If the budget was spent before a choice was tried, or the target needs no training.
         """
         self.choices = list(choices)
         self.reporter.line(f"tune: {len(choices)} choices, {self.budget.seconds:g} s, seed {seed}")
@@ -79,6 +79,7 @@ class Search:
         except OutOfTime:
             pass
         if not any(trial.pieces for trial in trials):
+            self._require_training(trials)
             raise SettingsError(
                 "tune, `budget_s`",
                 "enough to try a single choice",
@@ -86,6 +87,20 @@ class Search:
                 "Give several times that; or fewer values in `space`, since most of it went into compiling for the largest.",
             )
         return self._tuned(trials, seed)
+
+    def _require_training(self, trials: Sequence[Trial]) -> None:
+        """Checks that the target is not met by the parameters with which trials begin: then there is nothing to choose by.
+
+        Raises:
+          SettingsError: If it is.
+        """
+        metric, target = self.goal.metric, self.goal.target
+        if target is not None and any(trial.to_target is not None for trial in trials):
+            expected, got = (
+                "a value that takes training",
+                f"{target:g}, and {metric} {trials[0].values[0]:.4g} before it",
+            )
+            raise SettingsError("tune, `target`", expected, got, "Choose a better value.")
 
     def _simulate(self) -> None:
         """Prepares plans and simulates their choices, as long as their shares of the budget last, and finds the front.

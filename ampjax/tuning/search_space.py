@@ -115,7 +115,8 @@ def candidates(space: Space, options: Mapping[str, Any]) -> list[Candidate]:
         knobs = {name: v for name, v in chosen.items() if name not in settings}
         if isinstance(settings.get("min_admission"), int):
             most = settings.get("max_active_keys", Settings.max_active_keys)
-            settings["min_admission"] = min(settings["min_admission"], most)
+            if isinstance(most, int):  # else it is refused below
+                settings["min_admission"] = min(settings["min_admission"], most)
         settings_from(settings)
         found.setdefault(
             repr((sorted(settings.items(), key=str), sorted(knobs.items(), key=str))), Candidate(settings, knobs)

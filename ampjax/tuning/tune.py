@@ -76,8 +76,8 @@ def tune(
 
     Raises:
       GraphError: If the graph is not closed, or has parameters in a table in host memory, which all trials would train.
-      SettingsError: If there is no instance, a setting or a name in `space` is wrong, the metric is unknown, the target is no number, or the
-        budget was spent before a single choice was tried.
+      SettingsError: If there is no instance, a setting or a name in `space` is wrong, the metric is unknown, the target is no number or
+        met before training, or the budget was spent before a single choice was tried.
       MessageError: If a message, payload or state function does not fit.
 
     Warns:
@@ -90,6 +90,14 @@ def tune(
         fix = "Give the value to reach, or None to get as far as possible."
         raise SettingsError("tune, `target`", "a finite number, or None", f"{target!r}", fix)
     at_least("seed", seed, 0)
+    if cores is not None and (
+        isinstance(cores, bool) or not isinstance(cores, int | float) or not 0 < cores < math.inf
+    ):
+        fix = "Leave it out for the cores of this machine."
+        raise SettingsError("tune, `cores`", "a finite number above 0, or None", f"{cores!r}", fix)
+    if space is not None and not isinstance(space, Mapping):
+        fix = 'Write for example `space={"workers": (1, 2)}`.'
+        raise SettingsError("tune, `space`", "values by name, or None", f"{space!r}", fix)
     options, space = {**_renamed(options), "seed": seed}, _renamed(space or {})
     check_space(graph, space, options)
     budget, graphs = Budget(budget_s), Graphs(graph)

@@ -200,6 +200,19 @@ def test_a_budget_for_nothing_is_told():
         ({"space": {"workers": ()}}, r"tune, `space`, `workers`: expected a list of values to choose from, got \(\)"),
         ({"space": {"workers": (1, 2)}}, r"tune, `workers`: expected values in `space`, or one setting, got both"),
         ({"space": {"max_active_keys": (0,)}}, r"setting `max_active_keys`: expected an integer of at least 1, got 0"),
+        (
+            {"space": {"max_active_keys": (None,)}},
+            r"setting `max_active_keys`: expected an integer of at least 1, got No",
+        ),
+        (
+            {"space": ["policy"]},
+            r"tune, `space`: expected values by name, or None, got \['policy'\]\. Write for example",
+        ),
+        ({"cores": 0}, r"tune, `cores`: expected a finite number above 0, or None, got 0\. Leave it out"),
+        (
+            {"target": 1e9, "space": {name: values[:1] for name, values in SPACE.items()}},
+            r"tune, `target`: expected a value that takes training, got 1e\+09, and loss .* before it\. Choose a better",
+        ),
         ({"seed": -1}, r"setting `seed`: expected an integer of at least 0, got -1"),
         ({"wrkers": 1}, r"setting `wrkers`: expected one of"),
     ],
@@ -232,5 +245,8 @@ def test_mistakes_in_data_and_graphs_are_told():
         amp.tune(net(), data(4), target=0.1, valid=[])
     with pytest.raises(GraphError, match=r"tune, `graph`: expected an `amp\.Graph`, got int"):
         amp.tune(3, data(4), target=0.1)  # type: ignore[arg-type]
+    match = r"tune, `space`: expected names of settings, and .*, got \['m'\] for `<lambda>\(n=1\)`: .*'m'\. Check their"
+    with pytest.raises(SettingsError, match=match):
+        amp.tune(lambda n=1: net(n), data(4), target=0.1, space={"m": (1,)})
     with pytest.raises(GraphError, match=r"tune, `graph`: expected a function that gives an `amp.Graph`, got int"):
         amp.tune(lambda n: n, data(4), target=0.1, space={"n": (1,)})  # type: ignore[arg-type]
