@@ -28,6 +28,9 @@ _MOST_BAD = 16
 """So many messages in a row may be damaged or foreign before that is an error. Each time the right one is asked for again."""
 
 _TOLD, _AGAIN, _BYE, _FAILED = "\0told", "\0again", "\0bye", "\0failed"
+_JAX_NOTE = "\n--------------------\nFor simplicity, JAX has removed"
+"""Begins what JAX writes below a traceback, and below the error at its end."""
+
 _RESTORE = "What it held is lost: restore the last snapshot, and start the hosts anew."
 
 
@@ -193,7 +196,8 @@ class ZmqChannel:
         if self._failure:
             return WireError(where, "messages of this run", self._failure, "Look for what is between the two ends.")
         if self._traceback:
-            *_, last = self._traceback.strip().splitlines()
+            raised, note, _ = self._traceback.strip().rpartition(_JAX_NOTE)
+            *_, last = (raised if note else self._traceback).strip().splitlines()
             error = HostError(self.peer, "a program without an error", last, "Look at the notes of this error.")
             error.add_note(f"At {self.peer}:\n{self._traceback}")
             return error

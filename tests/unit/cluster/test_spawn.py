@@ -35,7 +35,9 @@ def echo(context):
             case "from":
                 context.driver.send(context.peer(message.text).receive(20))
             case "fail":
-                raise ValueError("as it was told")
+                error = ValueError("as it was told")
+                error.add_note("--------------------\nFor simplicity, JAX has removed its internal frames.")  # as it does
+                raise error
             case "many":
                 for i in range(message.numbers[0]):
                     context.driver.send(Message("one", (i,), arrays=message.arrays))
