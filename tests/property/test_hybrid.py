@@ -109,7 +109,8 @@ CASES = {
 }
 
 
-MARKS = {"ps-momentum-sum-processes": pytest.mark.full}
+# Ordinary runs have this law for replicas in one process, and compare processes with these bit for bit (`unit/parallel/workers`).
+MARKS = {case: pytest.mark.full for case in CASES if case.endswith("-processes")}
 
 
 @functools.cache
