@@ -63,6 +63,7 @@ class Runner:
         self._model: InitialModel | BuiltModel = InitialModel(self.setup.tx, first)
         self._partitioners, self._clock = list(partitioners), clock
         self._searches: Searches | None = None
+        self._found: tuple[Group, int] | None = None  # how a search that has just ended wants tables to be split
         self._equivalence = Equivalence(skipped="there was no batch yet")
         self._totals = StepTotals()
         self._checkpoints = RunnerCheckpoints(setup.config.checkpoint)
@@ -127,6 +128,7 @@ class Runner:
                 model = self._built(parts)
                 if metrics is None:
                     metrics, dropped = self._step(model, parts, wanted)
+                self._split_as_found(model)
                 if (path := self._checkpoints.save_if_due(self.steps, self.save)) and self._recoverer is not None:
                     self._recoverer.begin_at(path)
                 break
@@ -155,8 +157,7 @@ class Runner:
         self._count(outcome.alpha, parts)
         if searches is not None and not searches.is_over:
             jax.block_until_ready((outcome.aux, [np.asarray(loss) for loss in outcome.losses]))
-            if (result := searches.record(self._clock() - start)) is not None:
-                model.resplit(*result)
+            self._found = searches.record(self._clock() - start)
         result = Metrics(
             step=self.steps,
             losses=outcome.losses,
@@ -168,6 +169,12 @@ class Runner:
             is_mean=self.setup.config.average_dense == "mean",
         )
         return result, outcome.dropped
+
+    def _split_as_found(self, model: BuiltModel) -> None:
+        """Splits a group of tables as a search that has ended wants it: after its step, which must not be taken twice if a process is lost here."""
+        if self._found is not None:
+            model.resplit(*self._found)
+            self._found = None
 
     def build(self, batch: Tree) -> Runner:
         """Plans and builds for a batch, without a step; `run` does it otherwise.

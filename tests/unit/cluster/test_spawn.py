@@ -36,7 +36,9 @@ def echo(context):
                 context.driver.send(context.peer(message.text).receive(20))
             case "fail":
                 error = ValueError("as it was told")
-                error.add_note("--------------------\nFor simplicity, JAX has removed its internal frames.")  # as it does
+                error.add_note(
+                    "--------------------\nFor simplicity, JAX has removed its internal frames."
+                )  # as it does
                 raise error
             case "many":
                 for i in range(message.numbers[0]):

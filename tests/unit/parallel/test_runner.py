@@ -7,10 +7,11 @@ import optax
 import pytest
 
 import ampjax.parallel as px
-from ampjax.errors import SettingsError
+from ampjax.errors import HostDiedError, SettingsError
 from ampjax.parallel.config.resources import Machine, Resources
 from ampjax.parallel.homes.column_reads import Readings
 from ampjax.parallel.planning.compiled_collectives import Collective, collectives
+from ampjax.parallel.runner_model import BuiltModel
 from ampjax.sparse.rewrite.pulled_step import rewrite
 from ampjax.sparse.rows.partition_layout import PartitionLayout
 
@@ -251,6 +252,30 @@ def test_the_search_runs_while_training_and_settles():
     assert list(found.samples) == [2, 4, 8]
     assert found.partitions == runner.explain(compiled=False)["table"].partitions == 3
     assert "table: 3 partitions" in str(runner.explain(compiled=False))
+
+
+def test_a_process_lost_while_tables_are_split_as_found_repeats_no_step(monkeypatch):
+    sample = px.SampleTimes(iterations=1, discarded=0)
+    clock = itertools.count()
+    runner = make(clock=lambda: next(clock), search_partitions=True, sample=sample)
+    resplit, losses = BuiltModel.resplit, []
+
+    def lost(model, group, count):
+        if runner.searches and not losses:
+            losses.append(count)
+            raise HostDiedError("worker-0", "a process that goes on", "its end", "Restore.")
+        resplit(model, group, count)
+
+    monkeypatch.setattr(BuiltModel, "resplit", lost)
+    monkeypatch.setattr(
+        runner, "_recover", lambda error, step: None
+    )  # nothing was lost, so there is nothing to take again
+    n = 0
+    while not runner.searches:
+        runner.run(a_batch([0, 1, 2, 3]))
+        n += 1
+    assert len(losses) == 1 and runner.steps == n
+    assert runner.step.tables["['table']"][0].n_partitions == runner.searches[0].partitions
 
 
 def test_a_search_that_has_ended_is_not_made_again(tmp_path):
