@@ -11,11 +11,11 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 _EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
-_RETRY_S, _MOST_RETRY_S = 0.2, 2.0
-"""After so long without a connection, this end tries anew, at first and at last."""
+_RETRY_S, _MOST_RETRY_S = 0.5, 2.0
+"""After so long without a connection, this end tries anew, at first and at last. ZeroMQ tries by itself before that."""
 
 _SETTLE_S = 0.05
-"""After so long, a socket whose peer has gone no longer takes messages for it."""
+"""After so long, a socket whose peer has gone no longer takes messages for it, and what it does no longer meets what it did before."""
 
 
 class Line:
@@ -46,6 +46,7 @@ class Line:
         self._owes = False  # a message was refused since nobody was there
         self._doubt_at: float | None = None  # a connection to a listening socket has ended, perhaps a stranger's
         self._retry_s = _MOST_RETRY_S
+        self._connects_at: float | None = None  # what there was has been given up
         self._retry_at = time.monotonic() + _MOST_RETRY_S
         self.said_bye, self.is_closed = False, False
         self.descriptors: Sequence[int] = (int(socket.getsockopt(zmq.FD)), int(self._monitor.getsockopt(zmq.FD)))
@@ -115,23 +116,43 @@ class Line:
             elif self.is_up:
                 self._lost()
         if self._doubt_at is not None and time.monotonic() > self._doubt_at:
-            self._doubt_at = None
-            if self.is_up and not self.send(self._probe):
-                self._lost()
-        if not self.is_up and not self._route and time.monotonic() > self._retry_at:
-            self._connect_anew()
+            again = self._asked() or again
+        if not self._route:
+            self._retry()
         if again:
             self._owes = False
         return again
 
-    def _connect_anew(self) -> None:
-        """Where bytes of a handshake were damaged, ZeroMQ takes the peer for a stranger and does not try again by itself."""
-        with contextlib.suppress(zmq.ZMQError):
-            self._socket.disconnect(self.address)
-        self._socket.connect(self.address)
-        self._owes = True  # what waited in the socket is gone
-        self._retry_s = min(2 * self._retry_s, _MOST_RETRY_S)
-        self._retry_at = time.monotonic() + self._retry_s
+    def _asked(self) -> bool:
+        """Finds out whether a listening socket has a connection to the peer now; says whether what is unconfirmed must be sent again.
+
+        When a connection takes over from another one, what was sent last may have gone the old way. And it may be known to the socket only after the old one's end:
+        so while nobody is there, it is asked again and again.
+        """
+        if self.send(self._probe):
+            self._doubt_at, self.is_up, self.was_there, self._owes = None, True, True, False
+            return True
+        if self.is_up:
+            self._lost()
+        self._doubt_at = time.monotonic() + _SETTLE_S
+        return False
+
+    def _retry(self) -> None:
+        """Connects anew in time: where bytes of a handshake were damaged, ZeroMQ takes the peer for a stranger and does not try again by itself.
+
+        First it gives up what may still be under way. Two connections at once could overtake each other: the older one would be the one that the peer answers, and then end.
+        """
+        now = time.monotonic()
+        if self._connects_at is not None and now > self._connects_at:
+            self._connects_at = None
+            self._socket.connect(self.address)
+            self._owes = True  # what waited in the socket is gone
+            self._retry_s = min(2 * self._retry_s, _MOST_RETRY_S)
+            self._retry_at = now + self._retry_s
+        elif self._connects_at is None and not self.is_up and now > self._retry_at:
+            with contextlib.suppress(zmq.ZMQError):
+                self._socket.disconnect(self.address)
+            self._connects_at = now + 2 * _SETTLE_S
 
     def _lost(self) -> None:
         self.is_up, self._retry_s = False, _RETRY_S
