@@ -13,7 +13,7 @@ from ampjax.frontend.deduction.index_spaces import IndexSpace
 from ampjax.frontend.instance_columns import CompiledInstances
 from ampjax.ir.graph import Graph
 from ampjax.simulation.simulate import simulate
-from ampjax.utils.text_tables import compact, html_table
+from ampjax.utils.text_tables import filled, html_table
 
 _IN_FLIGHT = 64
 
@@ -44,11 +44,9 @@ class ModelExplanation:
         with io.StringIO() as text:
             console = Console(file=text, width=120, force_jupyter=False, force_terminal=False)
             for report in self._reports():
-                table = compact(*report.headers, title=report.title)
+                table = filled(report.headers, report.rows, report.title)
                 for column in table.columns[1:] if report.is_text else ():
                     column.justify = "left"
-                for row in report.rows:
-                    table.add_row(*row)
                 console.print(table)
             return text.getvalue()
 

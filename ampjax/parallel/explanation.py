@@ -15,7 +15,7 @@ from ampjax.parallel.equivalence.compare import Equivalence
 from ampjax.parallel.planning.partition_search import SearchResult
 from ampjax.parallel.planning.transfer_costs import PredictedBytes
 from ampjax.utils.counted import counted
-from ampjax.utils.text_tables import compact, html_table
+from ampjax.utils.text_tables import filled, html_table
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,7 @@ class Explanation:
         return next(variable for variable in self.variables if variable.path == path)
 
     def __str__(self) -> str:
-        table = compact(*_HEADERS, title=self._title)
-        for row in self._rows():
-            table.add_row(*row)
+        table = filled(_HEADERS, self._rows(), self._title)
         with io.StringIO() as text:
             Console(file=text, width=140, force_jupyter=False, force_terminal=False).print(
                 table

@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from ampjax.utils.counted import counted
-from ampjax.utils.text_tables import compact, html_table
+from ampjax.utils.text_tables import filled, html_table
 
 
 @dataclass(frozen=True)
@@ -136,11 +136,7 @@ class History:
 
     def table(self) -> Table:
         """The epochs as a table for the terminal; of more than four metrics, the training loss and those of validation."""
-        headers, rows = self._cells()
-        table = compact(*headers)
-        for row in rows:
-            table.add_row(*row)
-        return table
+        return filled(*self._cells())
 
     def _repr_html_(self) -> str:
         headers, rows = self._cells()

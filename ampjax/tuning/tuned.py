@@ -14,7 +14,7 @@ from rich.table import Table
 
 from ampjax.ir.graph import Graph
 from ampjax.tuning.candidate import Candidate, plain, shown
-from ampjax.utils.text_tables import compact, html_table
+from ampjax.utils.text_tables import filled, html_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -82,11 +82,7 @@ class Tuned:
 
     def table(self) -> Table:
         """The choices that were tried, the best one first, and some others of the front; of those with equal figures, one."""
-        headers, rows = self._cells()
-        table = compact(*headers)
-        for row in rows:
-            table.add_row(*row)
-        return table
+        return filled(*self._cells())
 
     def picture(self, path: str | Path | None = None) -> Figure:
         """Draws staleness over throughput as simulated: all choices, the front, what was tried and the best one.

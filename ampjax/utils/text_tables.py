@@ -20,6 +20,20 @@ def compact(*headers: str, title: str | None = None) -> Table:
     return Table(*columns, title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
 
 
+def filled(headers: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None) -> Table:
+    """A `compact` table with its rows.
+
+    Args:
+      headers: Column titles.
+      rows: As many cells each.
+      title: What stands above.
+    """
+    table = compact(*headers, title=title)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
 def html_table(
     headers: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None, notes: Iterable[str] = ()
 ) -> str:
