@@ -29,6 +29,7 @@ from ampjax.errors import SettingsError
 from ampjax.train.history import History
 from ampjax.train.snapshots.fit_place import FitPlace
 from ampjax.utils.text_tables import compact
+from experiments.chaos.durations import summary, words
 from experiments.chaos.outcome import outcome
 from experiments.common import start_up
 from experiments.list_reduction import ListReductionOptions, tasks
@@ -139,7 +140,7 @@ def _one_way(options: ChaosOptions, way: str, kills: int, rng: np.random.Generat
             "lives": lives,
             "exact": exact,
             "resumed": ended["resumed"],
-            "to_go_on_s": {"median": statistics.median(to_go_on), "worst": max(to_go_on)} if to_go_on else None,
+            "to_go_on_s": summary(to_go_on),
             "first_start_s": expected["start_s"],
             "train_s": expected["train_s"],
             "snapshots": expected["snapshots"],
@@ -279,13 +280,12 @@ def _left_behind(folders: Mapping[str, Path]) -> set[str]:
 def _table(found: list[dict[str, Any]]) -> Any:
     table = compact("way", "kills", "lives", "exact", "to go on, s\nmedian, worst", "snapshot\nms", "left behind")
     for one in found:
-        wait = one["to_go_on_s"]
         table.add_row(
             one["way"],
             str(one["kills"]),
             str(one["lives"]),
             "yes" if one["exact"] else "NO",
-            f"{wait['median']:.1f}, {wait['worst']:.1f}" if wait else "",
+            words(one["to_go_on_s"], 1),
             f"{one['snapshot_ms']:.0f}",
             ", ".join(one["left_behind"]) or "nothing",
         )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import statistics
 import tempfile
 import threading
 import time
@@ -24,6 +23,7 @@ from rich.console import Console
 import ampjax as amp
 from ampjax.errors import SettingsError
 from ampjax.utils.text_tables import compact
+from experiments.chaos.durations import summary, words
 from experiments.chaos.outcome import outcome
 from experiments.common import Task
 from experiments.list_reduction import ListReductionOptions
@@ -217,22 +217,17 @@ class Faults:
         return {
             fault: {
                 "n": len(self.to_go_on_s[fault]),
-                "noticed_s": _summary(self.noticed_s[fault]),
-                "to_go_on_s": _summary(self.to_go_on_s[fault]),
+                "noticed_s": summary(self.noticed_s[fault]),
+                "to_go_on_s": summary(self.to_go_on_s[fault]),
             }
             for fault in SIGNALS
         }
-
-
-def _summary(seconds: Sequence[float]) -> dict[str, float] | None:
-    return {"median": statistics.median(seconds), "worst": max(seconds)} if seconds else None
 
 
 def _table(found: Sequence[Mapping[str, Any]]) -> Any:
     table = compact("model, fault", "n", "exact", "noticed, s\nmedian, worst", "to go on, s\nmedian, worst")
     for one in found:
         for fault in SIGNALS:
-            pairs = [one[fault][name] for name in ("noticed_s", "to_go_on_s")]
-            cells = [f"{pair['median']:.2f}, {pair['worst']:.2f}" if pair else "" for pair in pairs]
+            cells = [words(one[fault][name]) for name in ("noticed_s", "to_go_on_s")]
             table.add_row(f"{one['model']}, {fault}", str(one[fault]["n"]), "yes" if one["exact"] else "NO", *cells)
     return table

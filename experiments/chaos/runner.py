@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import statistics
 import tempfile
 import threading
 import time
@@ -20,6 +19,7 @@ from rich.console import Console
 import ampjax.parallel as px
 from ampjax.utils.setting_checks import at_least
 from ampjax.utils.text_tables import compact
+from experiments.chaos.durations import summary, words
 from experiments.parallax.programs import machines, processes
 from experiments.parallax.workloads import Model, Sizes, workload
 from experiments.records import append
@@ -140,7 +140,7 @@ def _show(console: Console, options: ChaosRunnerOptions, faults: list[Fault], re
         own = [fault for fault in faults if fault.sign == sign and fault.seconds]
         if own:
             times = [[getattr(fault, name) for fault in own] for name in ("noticed_s", "seconds")]
-            table.add_row(sign.name, f"{len(own)}", *(f"{statistics.median(t):.2f}, {max(t):.2f}" for t in times))
+            table.add_row(sign.name, f"{len(own)}", *(words(summary(t)) for t in times))
     console.print(table)
     same = "the same bits as" if result["exact"] else "NOT the bits of"
     console.print(
