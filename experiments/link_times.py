@@ -40,14 +40,13 @@ def measure_link_times(instances: int = 2000, passes: int = 3) -> amp.LinkTimes:
       instances: Instances of a pass.
       passes: Passes of each, in turn; the least that was spent counts.
     """
-    copies, narrow, wide = (_task(*which, instances) for which in ((NARROW, True), (NARROW, False), (WIDE, False)))
-    here = {
-        name: _spent(task, False, passes) for name, task in (("copies", copies), ("narrow", narrow), ("wide", wide))
+    tasks = {
+        "copies": _task(NARROW, True, instances),
+        "narrow": _task(NARROW, False, instances),
+        "wide": _task(WIDE, False, instances),
     }
-    there = {
-        name: _spent(task, True, passes) for name, task in (("copies", copies), ("narrow", narrow), ("wide", wide))
-    }
-    compute = _compute_ns(copies) / here["copies"].dispatches
+    here, there = ({name: _spent(task, on_hosts, passes) for name, task in tasks.items()} for on_hosts in (False, True))
+    compute = _compute_ns(tasks["copies"]) / here["copies"].dispatches
     driver = max(0.0, there["copies"].driver_ns - (here["copies"].driver_ns - compute))
     host = max(0.0, there["copies"].hosts_ns - compute)
     crossings = {

@@ -130,7 +130,7 @@ class Line:
         so while nobody is there, it is asked again and again.
         """
         if self.send(self._probe):
-            self._doubt_at, self.is_up, self.was_there, self._owes = None, True, True, False
+            self._doubt_at, self.is_up, self.was_there = None, True, True
             return True
         if self.is_up:
             self._lost()

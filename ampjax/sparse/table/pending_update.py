@@ -39,10 +39,9 @@ class PendingUpdate:
         self._shards, self.number = shards, next(_numbers)
         self._is_applied = False
         self._servers: set[int] = set()  # those that have received something
-        self._clients: collections.Counter[int] = (
-            collections.Counter()
-        )  # by server, of those that may still be on their way
-        self._n_pushes = self._nbytes = 0
+        # By server, the clients whose gradients may still be on their way.
+        self._clients: collections.Counter[int] = collections.Counter()
+        self._nbytes = 0
         drop = functools.partial(shards.connection.servers.drop_update, shards.key)
         weakref.finalize(self, drop, self.number).atexit = False
 
@@ -83,7 +82,6 @@ class PendingUpdate:
         servers = set(servers)
         self._servers |= servers
         self._clients.update(() if has_come else servers)
-        self._n_pushes += 1
         self._nbytes += nbytes
 
     def gradients(self) -> tuple[Int[np.ndarray, " n"], Float[np.ndarray, "n ..."]]:
