@@ -29,8 +29,8 @@ class LinkTimes:
     """
 
     launch_driver_ns: float = 30_000.0
-    launch_host_ns: float = 20_000.0
-    message_ns: float = 100_000.0
+    launch_host_ns: float = 100_000.0
+    message_ns: float = 80_000.0
     byte_ns: float = 1.0
 
     def __post_init__(self) -> None:
