@@ -295,7 +295,7 @@ class Grid:
         train = amp.Subset(work.train, order)
         self.choices = candidates(full_space(graphs.of(knobs), train, work.space, fixed), fixed)
         per_instance = n_examples(work.train) / len(work.train)
-        self._budget = Budget(float("inf"))
+        self._budget = Budget.unlimited()
         self._predictor = Predictor(graphs, work.tx, train, work.valid, None, 1.0, self._budget, per_instance)
         self._prepared: dict[Any, Prepared] = {}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sys
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -38,6 +39,11 @@ class Budget:
             fix = "Give the seconds that tuning may take, compilations included."
             raise SettingsError("tune, `budget_s`", "a finite number above 0", f"{self.seconds!r}", fix)
         self._began = self.now()
+
+    @classmethod
+    def unlimited(cls) -> Budget:
+        """A budget that is never spent."""
+        return cls(sys.float_info.max)
 
     @property
     def spent_s(self) -> float:

@@ -34,7 +34,8 @@ def test_work_in_time_is_done():
     async def work():
         return 7
 
-    assert asyncio.run(Budget(1000.0).within(work())) == 7
+    for budget in (Budget(1000.0), Budget.unlimited()):
+        assert asyncio.run(budget.within(work())) == 7
 
 
 def test_work_is_cancelled_when_the_budget_is_spent():
