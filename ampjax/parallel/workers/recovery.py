@@ -93,7 +93,7 @@ class Recoverer:
                 error.add_note(f"That was time {self._n_in_a_row} without a new step, so it was not tried again.")
                 raise error
             warnings.warn(
-                f"ampjax: {error} Others are started, and go on from the last checkpoint.", RuntimeWarning, stacklevel=4
+                f"ampjax: {error} Others are started, and go on from the last checkpoint.", RuntimeWarning, stacklevel=5
             )
             try:
                 restored = self._take_again()

@@ -268,7 +268,7 @@ def test_a_process_lost_while_tables_are_split_as_found_repeats_no_step(monkeypa
 
     monkeypatch.setattr(BuiltModel, "resplit", lost)
     monkeypatch.setattr(
-        runner, "_recover", lambda error, step: None
+        runner._training, "_recover", lambda error, step: None
     )  # nothing was lost, so there is nothing to take again
     n = 0
     while not runner.searches:

@@ -43,7 +43,7 @@ def make(processes=None, **options):
     config = px.ParallaxConfig(alpha_threshold=1.0, server_processes=processes is not None, **options)
     runner = px.get_runner(loss, params, TX, machines(), config)
     if processes:
-        runner.setup = dataclasses.replace(runner.setup, processes=processes)
+        runner._training.setup = dataclasses.replace(runner.setup, processes=processes)
     return runner
 
 

@@ -122,7 +122,7 @@ def test_processes_train_to_the_bits_of_one_and_go_on_when_one_was_killed(tmp_pa
         same_step(runners, 4)
         same_model(runners)
 
-        runner._recoverer = None  # as without checkpoints
+        runner._training.recoverer = None  # as without checkpoints
         kill(runner.hosts[0], signal.SIGKILL)
         with pytest.raises(
             HostDiedError, match=r"server-0 on machine `a`: .* killed by SIGKILL\. .* `ParallaxConfig\("
@@ -193,13 +193,15 @@ def test_an_interrupted_recovery_is_made_anew_with_the_next_step(tmp_path):
     with make(TWO, tmp_path / "c") as runner:
         runners = here(), runner
         same_step(runners, 0)
-        take_again = runner._recoverer.again
+        recoverer = runner._training.recoverer
+        assert recoverer is not None
+        take_again = recoverer.again
 
         def interrupted(parts):
-            runner._recoverer.again = take_again
+            recoverer.again = take_again
             raise KeyboardInterrupt
 
-        runner._recoverer.again = interrupted
+        recoverer.again = interrupted
         kill(runner.hosts[2], signal.SIGKILL)
         with pytest.raises(KeyboardInterrupt):
             runner.run(batch(1))

@@ -1,0 +1,266 @@
+"""How a runner trains: it plans at the first batch, takes steps, searches partitions, saves, and goes on after a loss of processes.
+
+Owns the order of these things and the counts. The model itself, files and reports are elsewhere.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from ampjax.errors import AmpError, EquivalenceWarning, HostError, ServerError, SettingsError
+from ampjax.optim.told_staleness import told_if_asked
+from ampjax.parallel.config.partitioner import Group, Partitioner
+from ampjax.parallel.config.trainable_params import checked_params
+from ampjax.parallel.equivalence.compare import Equivalence, check_equivalence
+from ampjax.parallel.planning.build_runner import RunnerSetup, build_step
+from ampjax.parallel.planning.search_timing import Searches
+from ampjax.parallel.planning.variable_plan import plan_variables
+from ampjax.parallel.report import StepTotals
+from ampjax.parallel.runner_checkpoints import RunnerCheckpoints
+from ampjax.parallel.runner_model import BuiltModel, InitialModel
+from ampjax.parallel.steps.step_outcome import Metrics, fetched
+from ampjax.parallel.workers.recovery import Recoverer
+
+Tree = Any
+
+
+class Training:
+    """A model, and how far its training has come.
+
+    Args:
+      setup: What it is trained with.
+      params: The first parameters.
+      partitioners: The user's partitioners.
+      clock: Gives seconds; for the partition search.
+
+    Attributes:
+      setup: The same.
+      model: The model: before the first batch its parameters only.
+      steps: Steps taken so far, those before a restored checkpoint among them.
+      totals: Sums over these steps, for reports.
+      searches: The partition searches; None before the first batch, and where none is wanted.
+      equivalence: What came of comparing replicas with a single device.
+      checkpoints: The checkpoints that are written between steps.
+      recoverer: Goes on after a loss of processes; None where nothing can be lost, or nothing is saved.
+    """
+
+    def __init__(
+        self, setup: RunnerSetup, params: Tree, partitioners: Sequence[Partitioner], clock: Callable[[], float]
+    ):
+        first = checked_params(params)
+        self.setup, self.steps = replace(setup, tx=told_if_asked(setup.tx, first)), 0
+        self.model: InitialModel | BuiltModel = InitialModel(self.setup.tx, first)
+        self._partitioners, self._clock = list(partitioners), clock
+        self.searches: Searches | None = None
+        self._found: tuple[Group, int] | None = None  # how a search that has just ended wants tables to be split
+        self.equivalence = Equivalence(skipped="there was no batch yet")
+        self.totals = StepTotals()
+        self.checkpoints = RunnerCheckpoints(setup.config.checkpoint)
+        self.recoverer: Recoverer | None = None
+        if setup.group is not None and setup.config.checkpoint is not None:
+            self.recoverer = Recoverer(self._go_back_to, self._go_back_to_begin, self._step_again)
+            self.recoverer.begin_at(first)
+
+    @property
+    def built(self) -> BuiltModel:
+        """The model after its first batch.
+
+        Raises:
+          SettingsError: If there was none.
+        """
+        if isinstance(self.model, InitialModel):
+            raise SettingsError("runner", "a batch first", "none yet", "Call `run`, or `build` with a batch.")
+        return self.model
+
+    # ---- the first batch ---------------------------------------------------------------------------------------------
+
+    def build(self, parts: Sequence[Tree]) -> None:
+        """Plans and builds, at the first batch. Nothing has changed after an error.
+
+        Args:
+          parts: By replica its part of the batch.
+
+        Raises:
+          AmpError: As `Runner.run`.
+        """
+        if isinstance(self.model, BuiltModel):
+            return
+        self.checkpoints.begin()
+        self.model = self._built(self.model, parts)
+        for error in self.equivalence.errors:
+            warnings.warn(str(error), EquivalenceWarning, stacklevel=3)
+
+    def _built(self, initial: InitialModel, parts: Sequence[Tree]) -> BuiltModel:
+        setup, first = self.setup, initial.first
+        plan = plan_variables(setup.loss_fn, first, parts, setup.resources, setup.config, self._partitioners)
+        model = BuiltModel(setup, plan, build_step(setup, plan, first, parts))
+        saved = None if initial.checkpoint is None else model.restore(initial.checkpoint)
+        equivalence = check_equivalence(setup, plan, model.step, parts)
+        if equivalence.errors and setup.config.check_equivalence == "error":
+            raise equivalence.errors[0]
+        self.equivalence, self.steps = equivalence, self.steps if saved is None else saved.step
+        if setup.config.search_partitions and plan.groups:
+            self.searches = self._begin_searches(model, None if saved is None else saved.notes)
+        return model
+
+    def _begin_searches(self, model: BuiltModel, notes: Mapping[str, Any] | None) -> Searches:
+        """The searches, without those that an earlier run ended on as many machines: their results are put to use."""
+        groups: Sequence[Group] = model.plan.groups
+        searches = Searches(groups, len(self.setup.resources.machines), self.setup.config.sample, notes)
+        chosen = {result.label: result.partitions for result in searches.results}
+        for group in groups:
+            if group.label in chosen:
+                model.resplit(group, chosen[group.label])
+        return searches
+
+    # ---- steps -------------------------------------------------------------------------------------------------------
+
+    def take_step(self, parts: Sequence[Tree], wanted: Sequence[str]) -> Metrics:
+        """One step over all replicas, with what is due after it: another split of tables, a checkpoint.
+
+        Args:
+          parts: By replica its part of the batch.
+          wanted: What of the aggregated gradients to read.
+
+        Returns:
+          The step's metrics.
+
+        Raises:
+          AmpError: As `Runner.run`.
+        """
+        model, number = self.built, self.steps + 1
+        metrics, dropped = None, ()
+        while True:
+            try:
+                if metrics is None:
+                    metrics, dropped = self._step(model, parts, wanted)
+                self._split_as_found(model)
+                path = self.checkpoints.save_if_due(self.steps, self.save)
+                if path is not None and self.recoverer is not None:
+                    self.recoverer.begin_at(path)
+                break
+            except (HostError, ServerError) as error:
+                self._recover(error, number)
+        if dropped:
+            raise dropped[0]
+        return metrics
+
+    def _step(
+        self, model: BuiltModel, parts: Sequence[Tree], wanted: Sequence[str]
+    ) -> tuple[Metrics, Sequence[AmpError]]:
+        """One step, and which errors are to be told after it."""
+        searches = self.searches
+        if searches is not None and (next_split := searches.wanted()) is not None:
+            model.resplit(*next_split)
+        before, start = self.setup.wire.traffic(), self._clock()
+        n_updates = model.step.n_updates
+        try:
+            outcome = model.step(self.steps + 1, parts, bool(wanted))
+        except KeyboardInterrupt:
+            if model.step.n_updates > n_updates:  # it had waited until all was written: the step counts
+                self._count({}, parts)
+            raise
+        read = fetched(wanted, model.readable(outcome.gradients())) if wanted else {}
+        self._count(outcome.alpha, parts)
+        if searches is not None and not searches.is_over:
+            jax.block_until_ready((outcome.aux, [np.asarray(loss) for loss in outcome.losses]))
+            self._found = searches.record(self._clock() - start)
+        result = Metrics(
+            step=self.steps,
+            losses=outcome.losses,
+            aux=outcome.aux,
+            alpha=model.readable(outcome.alpha),
+            traffic=self.setup.wire.traffic() - before,
+            staleness=outcome.staleness,
+            fetched=read,
+            is_mean=self.setup.config.average_dense == "mean",
+        )
+        return result, outcome.dropped
+
+    def _split_as_found(self, model: BuiltModel) -> None:
+        """Splits a group of tables as a search that has ended wants it: after its step, which must not be taken twice if a process is lost here."""
+        if self._found is not None:
+            model.resplit(*self._found)
+            self._found = None
+
+    def _count(self, alpha: Mapping[str, float], parts: Sequence[Tree] | None = None) -> None:
+        self.steps += 1
+        self.totals.add(alpha)
+        if self.recoverer is not None and parts is not None:
+            self.recoverer.note_step(parts)
+
+    # ---- other states ------------------------------------------------------------------------------------------------
+
+    def reset(self, params: Tree) -> None:
+        """Starts anew from other parameters; what was compiled, planned and split stays.
+
+        Args:
+          params: Parameters like the first ones.
+
+        Raises:
+          ParameterError: If they are not.
+          SettingsError: Before the first batch.
+        """
+        self.built.reset(params)
+        self.steps = 0
+        if self.recoverer is not None:
+            self.recoverer.begin_at(checked_params(params))
+
+    def save(self, path: str | Path) -> None:
+        """Writes a checkpoint, with what the partition searches have found.
+
+        Args:
+          path: Its folder.
+
+        Raises:
+          AmpError: As `Runner.save`.
+        """
+        self.built.save(path, self.steps, None if self.searches is None else self.searches.notes)
+
+    def restore(self, path: str | Path) -> None:
+        """Goes on from a checkpoint; before the first batch it is read when the model is built.
+
+        Args:
+          path: Its folder.
+
+        Raises:
+          AmpError: As `Runner.restore`.
+        """
+        restored = self.model.restore(path)
+        self.steps = restored if isinstance(restored, int) else restored.step
+        self.checkpoints.claim()
+        if self.recoverer is not None:
+            self.recoverer.begin_at(Path(path))
+
+    # ---- lost processes ----------------------------------------------------------------------------------------------
+
+    def _recover(self, error: HostError | ServerError, step: int) -> None:
+        """Goes on after a loss of processes, or raises the error again."""
+        group = self.setup.group
+        if self.recoverer is None or group is None or not group.is_lost:
+            raise error
+        steps = self.steps
+        try:
+            self.recoverer.recover(error, step)
+        except BaseException:
+            group.end()  # the model is at an earlier step than the user knows of: the next step has to go back again
+            self.steps = steps
+            raise
+
+    def _go_back_to(self, path: Path) -> int:
+        self.steps = self.built.restore(path).step
+        return self.steps
+
+    def _go_back_to_begin(self, params: Tree) -> None:
+        self.built.reset(params)
+        self.steps = 0
+
+    def _step_again(self, parts: Sequence[Tree]) -> None:
+        self._count(self.built.step(self.steps + 1, parts, False).alpha)
