@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,25 +17,20 @@ import jax
 
 from ampjax.cluster.hosts.launcher import Launcher
 from ampjax.cluster.hosts.packed_programs import packed
-from ampjax.cluster.hosts.spawn_hosts import Host, HostOptions, Hosts, spawn
+from ampjax.cluster.hosts.spawn_hosts import HostOptions, Hosts, spawn
 from ampjax.cluster.wire.channel import wait_any
 from ampjax.cluster.wire.message import Message
-from ampjax.errors import AmpError, HostDiedError, HostError, HostUnreachableError
+from ampjax.errors import AmpError, HostDiedError, HostError
 from ampjax.parallel.config.resources import Resources
+from ampjax.parallel.workers.lost_processes import RESTORE, cause_of
 from ampjax.parallel.workers.worker_main import main
 from ampjax.parallel.workers.worker_messages import TREES
 from ampjax.parallel.workers.worker_program import WorkerProgram
 from ampjax.sparse.servers.process import Begun, server_environment
 from ampjax.utils.interrupts import uninterrupted
 
-_CAUSES = HostDiedError, HostUnreachableError
-_CAUSE_S = 1.0
-"""How long the cause of a worker's error is looked for: another process that has ended, or gives no sign of life."""
-
 OnQuestion = Callable[[int, Message], None]
 """Takes a server's number, and what it asks."""
-
-RESTORE = "What it held is lost: restore the last checkpoint, which starts all processes anew, or let `ParallaxConfig(checkpoint=...)` do both."
 
 
 @dataclass(frozen=True)
@@ -60,6 +54,8 @@ class ProcessState:
 
 class ProcessGroup:
     """The servers and workers of a runner.
+
+    It has more than 15 methods, since starting, asking and ending happen under one lock: what one of them finds lost the others must know.
 
     Args:
       resources: The machines.
@@ -299,31 +295,12 @@ class ProcessGroup:
             raise HostDiedError("runner", "its processes", f"none ({lost or self._why})", RESTORE)
         return self._hosts
 
-    # ---- failures ----------------------------------------------------------------------------------------------------
-
     def _failure(self, error: HostError) -> HostError:
         """The error that names the process that was lost first, as far as can be told. All processes are ended then."""
-        hosts, start = self._running(), time.monotonic()
-        while True:
-            of_host = {i: found for i, host in enumerate(hosts) if (found := _ending(host)) is not None}
-            # What a killed process takes along fails or aborts; the cause may be noticed a little later than that.
-            causes = {
-                i: found for i, found in of_host.items() if isinstance(found, _CAUSES) and "SIGABRT" not in found.got
-            }
-            if causes or time.monotonic() > start + _CAUSE_S:
-                break
-            time.sleep(0.02)
-        found = causes or {i: found for i, found in of_host.items() if not isinstance(found, _CAUSES)} or of_host
+        places = [f"{name} on machine `{machine}`" for name, machine in zip(self._names, self._machines, strict=True)]
+        found = cause_of(error, self._running(), places)
         self.end()
-        if not found:
-            return error
-        where = ", ".join(f"{self._names[i]} on machine `{self._machines[i]}`" for i in found)
-        first = next(iter(found.values()))
-        got = "; ".join(dict.fromkeys(each.got for each in found.values()))
-        result = type(first)(where, "a process that goes on", got, RESTORE if causes else first.fix)
-        for note in getattr(first, "__notes__", ()):
-            result.add_note(note)
-        return result
+        return found
 
 
 def _environment() -> dict[str, str]:
@@ -332,13 +309,3 @@ def _environment() -> dict[str, str]:
     if jax.default_backend() != "cpu":
         del result["JAX_PLATFORMS"]
     return result
-
-
-def _ending(host: Host) -> HostError | None:
-    """What a process's channel says of its end; None for one that goes on."""
-    try:
-        while host.channel.is_ready():
-            host.channel.receive(0)
-    except HostError as error:
-        return error
-    return None

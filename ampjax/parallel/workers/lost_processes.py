@@ -1,0 +1,56 @@
+"""Which process of a group was lost first, when several fail one after the other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from ampjax.cluster.hosts.spawn_hosts import Host, Hosts
+from ampjax.errors import HostDiedError, HostError, HostUnreachableError
+
+RESTORE = "What it held is lost: restore the last checkpoint, which starts all processes anew, or let `ParallaxConfig(checkpoint=...)` do both."
+
+_CAUSES = HostDiedError, HostUnreachableError
+_CAUSE_S = 1.0
+"""How long the cause of a worker's error is looked for: another process that has ended, or gives no sign of life."""
+
+
+def cause_of(error: HostError, hosts: Hosts, places: Sequence[str]) -> HostError:
+    """Finds the cause of an error: the process that was lost first, as far as can be told.
+
+    Args:
+      error: What one process has said.
+      hosts: All processes.
+      places: What errors call each of them, and where it is.
+
+    Returns:
+      The error of the first one that was lost; the given one if none was.
+    """
+    start = time.monotonic()
+    while True:
+        of_host = {i: found for i, host in enumerate(hosts) if (found := _ending(host)) is not None}
+        # What a killed process takes along fails or aborts; the cause may be noticed a little later than that.
+        causes = {i: found for i, found in of_host.items() if isinstance(found, _CAUSES) and "SIGABRT" not in found.got}
+        if causes or time.monotonic() > start + _CAUSE_S:
+            break
+        time.sleep(0.02)
+    found = causes or {i: each for i, each in of_host.items() if not isinstance(each, _CAUSES)} or of_host
+    if not found:
+        return error
+    first = next(iter(found.values()))
+    got = "; ".join(dict.fromkeys(each.got for each in found.values()))
+    fix = RESTORE if causes else first.fix
+    result = type(first)(", ".join(places[i] for i in found), "a process that goes on", got, fix)
+    for note in getattr(first, "__notes__", ()):
+        result.add_note(note)
+    return result
+
+
+def _ending(host: Host) -> HostError | None:
+    """What a process's channel says of its end; None for one that goes on."""
+    try:
+        while host.channel.is_ready():
+            host.channel.receive(0)
+    except HostError as error:
+        return error
+    return None
