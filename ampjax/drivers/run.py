@@ -27,6 +27,8 @@ CONTROL_AHEAD = 256
 class Loop:
     """One run over some sources.
 
+    It has more than 15 methods, since all drivers share it: each is a step that one of them takes between two awaits.
+
     Args:
       scheduler: The state machine.
       executor: Runs the dispatches; None if only control runs.

@@ -98,6 +98,8 @@ class Issued(NamedTuple):
 class SamplingTimer(Instrument):
     """Watches a run in wall-clock time, and times one dispatch in about `every`.
 
+    It has more than twelve attributes: a time that was not measured is worked out from those before and after it.
+
     Args:
       tracer: Records the run.
       executor: Is waited for: the event loop stands still for the time of one dispatch then.

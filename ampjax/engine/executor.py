@@ -34,6 +34,8 @@ from ampjax.sched.programs.feeds import Feed
 class Executor:
     """Runs launches.
 
+    It has more than 15 methods: each is something that a driver, or another host, asks of a device, and has a few lines.
+
     Args:
       plan: The plan.
       params: Parameters by node name.

@@ -40,6 +40,8 @@ class ParameterStore:
 
     Of a node whose parameters are a table in host memory (`tables`) all three are trees without arrays.
 
+    It has more than 15 methods, as parameters, optimizer states and accumulators change together: each way in which they do is a method.
+
     Args:
       params: Parameters by node name.
       training: How each node is trained.

@@ -31,6 +31,9 @@ class HostLink:
 
     Several threads may wait for the same host, and one of them receives.
 
+    It has more than 15 methods and twelve attributes: one socket carries batches, questions and what is read back, so one object receives for
+    all three.
+
     Args:
       name: What errors call it.
       place: Where it is.

@@ -25,6 +25,8 @@ from ampjax.sched.programs.feeds import Feed
 class HostedExecutor:
     """Lets hosts carry launches out. It stands in an `Executor`'s place.
 
+    It has more than 15 methods, since it has those of `Executor`.
+
     Args:
       plan: The plan.
       fleet: The hosts.

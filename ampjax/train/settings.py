@@ -21,6 +21,8 @@ MOST_STALENESS = (1 << 16) - 1
 class Settings:
     """How a graph is trained.
 
+    It has more than twelve fields: each is one choice of the user, and has a default.
+
     Args:
       max_active_keys: Instances in flight at most.
       min_admission: How many instances must have room before they are admitted, together: they then travel in step and fill dispatches. 1

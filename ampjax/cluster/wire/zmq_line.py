@@ -21,6 +21,8 @@ _SETTLE_S = 0.05
 class Line:
     """A socket: a ROUTER where this end listens, a DEALER where it has connected. For one thread at a time.
 
+    It has more than twelve attributes, since ZeroMQ tells of connections only as events: who is there, and since when, is worked out from these.
+
     Args:
       socket: The socket, bound or connected.
       peer: The name of the other end.

@@ -21,6 +21,8 @@ EMPTY_PACK = np.zeros(0, np.int32)
 class Launch(NamedTuple):
     """The kernels of a stage over some rows, then parameter changes.
 
+    It has more than twelve fields, because it must hold all that a device in another process needs.
+
     Args:
       number: Launches are numbered in the order of issue.
       worker: Who runs it.

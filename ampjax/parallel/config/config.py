@@ -76,6 +76,8 @@ class Checkpoints:
 class ParallaxConfig:
     """How a single-device program is made data-parallel: all settings in one object, each with a default.
 
+    It has more than twelve fields: each is one choice of the user, and has a default.
+
     Args:
       run_option: `hybrid`: AllReduce for dense variables, servers for sparse ones. `ar`: AllReduce for dense variables,
         AllGatherv of rows for sparse ones. `ps`: servers for all.

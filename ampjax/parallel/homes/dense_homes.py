@@ -186,6 +186,8 @@ class DenseOnDevices:
 class DenseAtServers:
     """Whole variables at servers, as in a parameter server without AllReduce.
 
+    It has more than 15 methods, since it has those that all homes have, and the clients' three ways to pull and push.
+
     Args:
       split: The optimizer.
       params: Dense parameters.
