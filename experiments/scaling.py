@@ -130,14 +130,23 @@ def scaled(options: ScalingOptions, name: str, one: Model, workers: int, before:
         "min_update_interval": 100,
         "policy": "backward_first",
     }
-    return _run(options, name, one.graph(replicas), data, replicas, settings, one.per_instance, before)
+    return _run(
+        options,
+        name,
+        one.graph(replicas),
+        data,
+        replicas,
+        settings=settings,
+        per_instance=one.per_instance,
+        before=before,
+    )
 
 
 def flight(options: ScalingOptions, keys: int) -> Row:
     """List reduction, a sequence an instance, on one worker with so many in flight."""
     data = single_sequences(max(4 * keys, 4096), options.seed)
     settings = {"workers": 1, "max_active_keys": keys, "max_dispatch_size": 256, "min_update_interval": 100}
-    return _run(options, "sequences", list_reduction_rnn(), data, 1, settings, 1, ())
+    return _run(options, "sequences", list_reduction_rnn(), data, 1, settings=settings, per_instance=1, before=())
 
 
 def _run(
@@ -146,6 +155,7 @@ def _run(
     graph: Any,
     data: Any,
     replicas: int,
+    *,
     settings: Mapping[str, Any],
     per_instance: int,
     before: Sequence[Row],

@@ -183,7 +183,7 @@ def profile(
 
     def predicted(measure: Measure) -> Measured:
         """The stages that only predictions run; all others have the times of training."""
-        found = _measured(scheduler, executor, instances, measure, False, "sinks", s.seed)
+        found = _measured(scheduler, executor, instances, measure, False, purpose="sinks", seed=s.seed)
         return {part: {key: t for key, t in times.items() if key in only_seen} for part, times in found.items()}
 
     if only_seen:
@@ -225,6 +225,7 @@ def _measured(
     instances: Instances,
     measure: Measure,
     updates_in_kernels: bool,
+    *,
     purpose: str = "train",
     seed: int = 0,
 ) -> Measured:

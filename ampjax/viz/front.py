@@ -63,7 +63,7 @@ def front(
     axes = figure.subplots()
     top = 1.25 * max([point.epochs for point in points if math.isfinite(point.epochs)], default=10.0)
     for (label, line), colour, marker in zip(series.items(), cycle(SERIES), cycle(_MARKERS), strict=False):
-        _draw(axes, label, line, colour, marker, top, joined)
+        _draw(axes, label, line, colour=colour, marker=marker, top=top, joined=joined)
     fastest = max(point.per_s for point in points)
     axes.set_xlim(0, 1.12 * fastest)
     axes.set_ylim(0, 1.08 * top)
@@ -77,7 +77,7 @@ def front(
     return figure
 
 
-def _draw(axes: Axes, label: str, line: Sequence[Point], colour: str, marker: str, top: float, joined: bool) -> None:
+def _draw(axes: Axes, label: str, line: Sequence[Point], *, colour: str, marker: str, top: float, joined: bool) -> None:
     places = [(point.per_s, min(point.epochs, top)) for point in line]
     if joined:
         axes.plot(*zip(*places, strict=True), color=colour, linewidth=1.0, alpha=0.6)

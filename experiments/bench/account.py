@@ -102,7 +102,7 @@ def measured(experiment: str, passes: int, **arguments: Any) -> dict[str, Any]:
     wall, host, others = (1e6 * np.median(spent[1:], axis=0) / n).tolist()
     kernels, issue = (1e6 * np.median(again, axis=0) / n).tolist()
     rows = [
-        _row(*key, [d for call in own for d in call.dispatches], seconds / n, operations, n, rate)
+        _row(*key, [d for call in own for d in call.dispatches], seconds / n, operations, n=n, rate=rate)
         for (key, own), seconds in zip(stages.items(), np.median(by_stage, axis=0).tolist(), strict=True)
     ]
     return {
@@ -137,6 +137,7 @@ def _row(
     dispatches: Sequence[Dispatch],
     seconds: float,
     operations: Callable[[Dispatch], float],
+    *,
     n: int,
     rate: float,
 ) -> dict[str, Any]:

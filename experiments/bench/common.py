@@ -65,6 +65,7 @@ def compare(
     bench: str,
     entries: Sequence[Entry],
     passes: int = 5,
+    *,
     target: float | None = None,
     epochs: int = 13,
     json_file: Path | None = None,

@@ -115,7 +115,14 @@ def _show(console: Console, out: Path, against: str, rows: Sequence[Mapping[str,
 
 
 def in_flight(
-    counts: Sequence[int], n_train: int, passes: int, embedding: int, hidden: int, synthetic: bool, data_dir: str | None
+    counts: Sequence[int],
+    *,
+    n_train: int,
+    passes: int,
+    embedding: int,
+    hidden: int,
+    synthetic: bool,
+    data_dir: str | None,
 ) -> list[dict[str, Any]]:
     """Trees of the treebank, so many in flight; measured here."""
     cache_compilations()
@@ -126,7 +133,7 @@ def in_flight(
 
 
 def by_depth(
-    depths: Sequence[int], leaves: int, keys: int, n_train: int, passes: int, embedding: int, hidden: int
+    depths: Sequence[int], *, leaves: int, keys: int, n_train: int, passes: int, embedding: int, hidden: int
 ) -> list[dict[str, Any]]:
     """Trees of so many leaves, of these depths; measured here."""
     cache_compilations()

@@ -84,7 +84,9 @@ def make(way: str, model: Model) -> Ours | HandWritten:
     tx = {"adagrad": optax.adagrad, "adam": optax.adam}[model.optimizer](LEARNING_RATE)
     params, resources = parameters(model.rows, model.width), machines(1, model.devices)
     if way == "by hand":
-        return HandWritten(loss_of_rows, params, TABLES, model.optimizer, tx, LEARNING_RATE, resources.devices)
+        return HandWritten(
+            loss_of_rows, params, TABLES, model.optimizer, tx, learning_rate=LEARNING_RATE, devices=resources.devices
+        )
     return Ours(px.get_runner(loss, params, tx, resources, px.ParallaxConfig(table_mode=way)))
 
 

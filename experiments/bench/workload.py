@@ -182,7 +182,16 @@ def main(options: Workload, console: Console | None = None) -> list[Result]:
     goal = options.to_target
     console = console or Console(highlight=False)
     entries = options.entries()
-    results = compare(name, entries, options.passes, goal, kind.epochs, options.json, console, metric)
+    results = compare(
+        name,
+        entries,
+        options.passes,
+        target=goal,
+        epochs=kind.epochs,
+        json_file=options.json,
+        console=console,
+        metric=metric,
+    )
     options.after(console)
     if options.account:
         found = account(entries[0], options.passes)

@@ -121,7 +121,7 @@ def _cell(options: StalenessOptions, workload: Workload, remedy: str, delay: int
     common = {"experiment": "staleness", "workload": workload, "remedy": remedy, "delay": delay, "steps": steps}
     if kind == "quadratic":
         n = 2 if workload == "quadratic-2" else 20
-        found = quadratic.grid(remedy, delay, n, options.angle, rates, options.seed, steps)
+        found = quadratic.grid(remedy, delay, n, angles=options.angle, rates=rates, seeds=options.seed, steps=steps)
         best = np.median(found, -1).argmin(-1)
         return [
             {**common, "angle": angle, "seed": seed, "rate": rates[best[i]], "loss": float(found[i, best[i], k])}

@@ -57,6 +57,7 @@ class Model:
         by_length: bool,
         n_train: int,
         n_valid: int,
+        *,
         batch: int = 100,
         epochs: int = 13,
         learning_rate: float = 2e-3,

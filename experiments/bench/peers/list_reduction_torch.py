@@ -48,6 +48,7 @@ def program(
     logits: Any,
     n_train: int,
     n_valid: int,
+    *,
     batch: int = 100,
     epochs: int = 13,
     learning_rate: float = 2e-3,

@@ -36,6 +36,7 @@ class Model:
 
     def __init__(
         self,
+        *,
         embedding: int = 300,
         hidden: int | None = None,
         batch: int = 25,

@@ -61,6 +61,7 @@ class Model:
 
     def __init__(
         self,
+        *,
         cell: str = "tai",
         embedding: int = 300,
         hidden: int | None = None,

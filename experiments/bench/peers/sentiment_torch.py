@@ -152,6 +152,7 @@ def labels_of(trees: Sequence[Tree]) -> Tensor:
 def program(
     states: Callable[..., Tensor],
     lay_out: Callable[[sst.Trees, np.ndarray], tuple[Any, Tensor]],
+    *,
     cell: str = "tai",
     embedding: int = 300,
     hidden: int | None = None,

@@ -59,6 +59,7 @@ class HandWritten:
         ids: Mapping[str, str],
         optimizer: Optimizer,
         tx: optax.GradientTransformation,
+        *,
         learning_rate: float,
         devices: Sequence[Any],
     ):

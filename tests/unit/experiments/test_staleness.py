@@ -26,7 +26,7 @@ def test_a_turned_hessian_keeps_its_eigenvalues(angle):
 def test_momentum_does_what_numpy_does(monkeypatch):
     monkeypatch.setattr(quadratic, "NOISE", 0.0)
     delay, steps, rate = 2, 30, 0.01
-    found = quadratic.grid("momentum", delay, 2, [30.0], [rate], [3], steps)
+    found = quadratic.grid("momentum", delay, 2, angles=[30.0], rates=[rate], seeds=[3], steps=steps)
     start, _ = jax.random.split(jax.random.key(3))
     w = np.asarray(jax.random.normal(start, (2, 1)), np.float64)
     h, seen, velocity, losses = quadratic.hessian(2, 30.0), [], np.zeros((2, 1)), []
@@ -93,5 +93,5 @@ def test_what_has_diverged_has_a_cell_too():
 @pytest.mark.parametrize("remedy", [pytest.param(name, marks=pytest.mark.full) for name in REMEDIES])
 def test_every_remedy_learns_late_and_not(remedy):
     for delay in (0, 2):
-        found = quadratic.grid(remedy, delay, 4, [20.0], [0.001, 0.03], [0], 60)
+        found = quadratic.grid(remedy, delay, 4, angles=[20.0], rates=[0.001, 0.03], seeds=[0], steps=60)
         assert found.min() < 1.0
