@@ -54,13 +54,14 @@ class Compiled:
       model: The model.
       params: Its parameters, a dictionary; each key is a node.
       spec: What an instance looks like.
+      copies: Copies of the whole network.
 
     Attributes:
       graph: The graph, for `Trainer`, `verify`, `simulate`.
       initial_params: The parameters as they were given.
     """
 
-    def __init__(self, model: Model, params: Mapping[str, Any], spec: Any):
+    def __init__(self, model: Model, params: Mapping[str, Any], spec: Any, copies: int = 1):
         self._model, self.initial_params = model, params
         self._leaves, structure = parse(spec)
         low = Lowering(params, _RULES)
@@ -81,9 +82,9 @@ class Compiled:
             low.terms += [LossTerm(told[i], region, metric=name, count=None) for i, name in metrics]
             note_losses(low, jnp.promote_types(results[0].dtype, jnp.float32))
         self._draft = low.draft
-        self.graph: Graph = low.draft.build()
+        self.graph: Graph = low.draft.build(copies)
         # A traced program can't travel to another process, but the model can, and is traced there again.
-        self.graph.remake = partial(_graph_of, model, params, spec)
+        self.graph.remake = partial(_graph_of, model, params, spec, copies)
 
     def data(self, instances: Sequence[Any]) -> CompiledInstances:
         """Instances as the graph's pumps need them.
@@ -141,7 +142,7 @@ class Compiled:
         return jnp.sum(jnp.stack([loss[0] if isinstance(loss, tuple) else loss for loss in losses]))
 
 
-def compile(model: Model, params: Mapping[str, Any], spec: Any) -> Compiled:
+def compile(model: Model, params: Mapping[str, Any], spec: Any, *, copies: int = 1) -> Compiled:
     """Compiles a model: a plain JAX function of parameters and one instance, with ampjax's combinators for what the instance decides.
 
     The model is traced once, with symbolic lengths. What follows from the instance alone is computed on the host; states, loop counters,
@@ -152,12 +153,14 @@ def compile(model: Model, params: Mapping[str, Any], spec: Any) -> Compiled:
       params: The parameters' initial values: a dictionary, each of whose keys becomes a node of the graph.
       spec: What an instance looks like: a pytree of types as JAX prints them. Names are lengths that each instance has of its own:
         `{"words": "int32[w]", "chars": "int32[w,c]", "tags": "int32[w]"}`.
+      copies: Copies of the whole network, to which instances are dealt in turn; the trainer gives each a worker of its own, as far as there
+        are any, and keeps their parameters together (`Settings.replica_sync`). Copies of one node: `amp.node(name, replicas=n)`.
 
     Returns:
       The graph, and what makes data for it.
 
     Raises:
-      GraphError: If the model has something that can't be expressed; names the user's line.
+      GraphError: If the model has something that can't be expressed, named with the user's line; or there is no copy.
     """
     if not isinstance(params, Mapping):
         raise GraphError(
@@ -173,11 +176,13 @@ def compile(model: Model, params: Mapping[str, Any], spec: Any) -> Compiled:
         if not jnp.issubdtype(getattr(leaf, "dtype", type(leaf)), np.inexact):
             fix = "Put what is not trained into the instances, or let the model close over it."
             raise GraphError(where, "arrays of floats", f"{getattr(leaf, 'dtype', type(leaf).__name__)}", fix)
-    return Compiled(model, params, spec)
+    if isinstance(copies, bool) or not isinstance(copies, int) or copies < 1:
+        raise GraphError("compile, copies", "a number of copies, at least 1", f"{copies!r}", "1 is the network alone.")
+    return Compiled(model, params, spec, copies)
 
 
-def _graph_of(model: Model, params: Mapping[str, Any], spec: Any) -> Graph:
-    return Compiled(model, params, spec).graph
+def _graph_of(model: Model, params: Mapping[str, Any], spec: Any, copies: int) -> Graph:
+    return Compiled(model, params, spec, copies).graph
 
 
 def _params_values(params: Mapping[str, Any]) -> list[Value]:

@@ -76,7 +76,7 @@ def explain_model(graph: Graph, draft: GraphDraft, examples: CompiledInstances |
     nodes = [
         (name, node.kind, repr(origin.region), origin.line)
         for name, node in graph.nodes.items()
-        if (origin := draft.origins.get(name)) is not None
+        if (origin := draft.origins.get(node.role)) is not None
     ]
     spaces: dict[IndexSpace, None] = {}
     for origin in draft.origins.values():

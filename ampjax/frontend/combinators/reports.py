@@ -55,19 +55,22 @@ def output(name: str, value: Any) -> None:
         bind(Call("output", [], line=user_line(), options=options), [value])
 
 
-def node(name: str, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def node(name: str, *, replicas: int = 1, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Makes a function one node of the graph, under a name of its own, with the parameters that it reads.
 
     Args:
       name: The node's name.
+      replicas: Copies of the node, as `amp.replicate` makes them: instances are dealt to them in turn, and the trainer keeps them together.
       **options: What `ampjax.ppt` takes: `tx`, `min_update_interval`, `max_dispatch_size`, `weights`, `gradient`, `worker`.
 
     Returns:
       A decorator. The function is given arrays, and holds no combinators.
 
     Raises:
-      GraphError: If an option is not one of these.
+      GraphError: If an option is not one of these, or there is no replica.
     """
+    if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:
+        raise GraphError(user_line(), "a number of replicas, at least 1", f"{replicas!r}", "1 is no replication.")
     known = ("tx", "min_update_interval", "max_dispatch_size", "weights", "gradient", "worker")
     for option in options:
         if option not in known:
@@ -80,7 +83,14 @@ def node(name: str, **options: Any) -> Callable[[Callable[..., Any]], Callable[.
             leaves, structure = jax.tree.flatten(args)
             leaves = [jnp.asarray(leaf) for leaf in leaves]
             body, closed, results = trace(function, *structure.unflatten([type_of(leaf) for leaf in leaves]))
-            spec = Call("node", results, (body,), (len(closed),), user_line(), {"name": name, "options": options})
+            spec = Call(
+                "node",
+                results,
+                (body,),
+                (len(closed),),
+                user_line(),
+                {"name": name, "options": options, "replicas": replicas},
+            )
             return body.results.unflatten(bind(spec, [*closed, *leaves]))
 
         return call

@@ -87,7 +87,7 @@ def noted(draft: GraphDraft, plan: EdgePlan) -> EdgePlan:
     draft.topologies[plan.name] = plan
 
     def build() -> None:
-        plan.wire = pump_builders.topology(plan.name)
+        plan.wire = draft.enter(plan.name, lambda: pump_builders.topology(plan.name))
 
     draft.then(build)
     return plan

@@ -17,8 +17,9 @@ from ampjax.frontend.deduction.node_bodies import NodeNote, PackedBody, as_it_is
 from ampjax.frontend.deduction.params_nodes import ParamsNodes
 from ampjax.frontend.deduction.values import Computed, Flow, Static, Value
 from ampjax.ir.builders import control_builders, payload_builders, pump_builders, ragged_builders
+from ampjax.ir.builders.replicate_builder import replicate
 from ampjax.ir.control_nodes import StateFn
-from ampjax.ir.graph import Graph
+from ampjax.ir.graph import Graph, current_graph
 from ampjax.ir.state import State
 from ampjax.ir.wires import Wire
 
@@ -83,6 +84,9 @@ class GraphDraft:
         self._reserved = set(params)
         self._names = set(params)
         self._pumped: dict[Any, Flow] = {}
+        self._places: dict[str, tuple[str, Flow]] = {}
+        self._entrances: dict[str, Callable[[], Wire]] = {}
+        self._entries: dict[str, Wire] = {}
         self._sinks: set[str] = set()
 
     def reserve(self, names: Iterable[str]) -> None:
@@ -111,14 +115,41 @@ class GraphDraft:
         """Notes a step of building."""
         self._steps.append(step)
 
-    def build(self) -> Graph:
-        """Builds the graph."""
+    def build(self, copies: int = 1) -> Graph:
+        """Builds the graph.
+
+        Args:
+          copies: Copies of all of it but the pumps; instances are dealt to them in turn.
+        """
         with Graph() as graph:
-            for step in self._steps:
-                step()
-            for wire in [wire for node in graph.nodes.values() for wire in node.outputs if not wire.consumers]:
-                pump_builders.discard(wire)
+            self._build_all()
+        if copies > 1:  # now it is known which pumps there are
+            with Graph() as graph:
+                pumps = [make() for make in self._entrances.values()]
+                replicate(self._build_all, copies, name="copy")(*pumps)
+        self.params.note_copies(graph)
         return graph
+
+    def _build_all(self, *entries: Wire) -> None:
+        """Builds all nodes; given wires take the place of the pumps."""
+        graph = current_graph()
+        before, self._entries = set(graph.nodes), dict(zip(self._entrances, entries, strict=False))
+        for step in self._steps:
+            step()
+        made = [wire for name, node in graph.nodes.items() if name not in before for wire in node.outputs]
+        for wire in (*entries, *made):
+            if not wire.consumers and not wire.is_topology:
+                pump_builders.discard(wire)
+
+    def enter(self, name: str, make: Callable[[], Wire]) -> Wire:
+        """The wire of a pump, while the graph is built: the pump's own, or the one that leads from there into a copy.
+
+        Args:
+          name: The pump's name.
+          make: Builds it.
+        """
+        self._entrances.setdefault(name, make)
+        return self._entries[name] if self._entries else make()
 
     def pump(self, name: str, region: Region, payload: Sequence[Column], types: list[Any], line: str) -> Flow:
         """Notes a pump; what is pumped already serves again.
@@ -318,7 +349,7 @@ class GraphDraft:
             for flow, wire in zip(flows, outputs if isinstance(outputs, tuple) else (outputs,), strict=True):
                 flow.wire = wire
 
-        self._noted(note, self._params_builder(note) if note.leaves else self._plain_builder, connect)
+        self._noted(note, self._params_builder(note) if note.leaves else self._plain_builder(note.replicas), connect)
         return flows
 
     def loss(self, note: NodeNote, metrics: Sequence[tuple[str, int, int]]) -> None:
@@ -338,22 +369,31 @@ class GraphDraft:
 
         self._noted(note, builder, lambda _: None)
 
-    def _plain_builder(self, name: str, body: PackedBody, join: Any) -> Any:
-        return payload_builders.npt(name, body, outputs=len(body.note.groups), join=join, rng=body.note.draws)
+    def _plain_builder(self, replicas: int) -> Callable[..., Any]:
+        def builder(name: str, body: PackedBody, join: Any) -> Any:
+            made = payload_builders.npt(name, body, outputs=len(body.note.groups), join=join, rng=body.note.draws)
+            return replicate(made, replicas)
+
+        return builder
 
     def _params_builder(self, note: NodeNote) -> Callable[..., Any]:
         owner = self.params.owner(note.leaves, note.named_by, note.line)
         owner.users += 1
-        owner.options = owner.options or note.options
+        owner.options, owner.replicas = owner.options or note.options, max(owner.replicas, note.replicas)
         is_first = owner.users == 1
+        if owner.replicas > 1 and not is_first:
+            fix = "Give each place a name and parameters of its own, or copy the whole network: `amp.compile(..., copies=n)`."
+            raise GraphError(note.line, "one place for a node with replicas", f"another place of `{owner.name}`", fix)
 
         def builder(name: str, body: PackedBody, join: Any) -> Any:
             tree, leaves = self.params.of(owner)
             body = replace(body, leaves=leaves, leaf_types=[type_of(self.params.leaf(leaf)) for leaf in leaves])
             same = {"outputs": len(note.groups), "join": join, "rng": note.draws}
             if is_first:
-                return payload_builders.ppt(owner.name, body, params=tree, **same, **owner.options)
-            return payload_builders.ppt(name, body, params_of=owner.name, **same)
+                made = payload_builders.ppt(owner.name, body, params=tree, **same, **owner.options)
+            else:
+                made = payload_builders.ppt(name, body, params_of=owner.name, **same)
+            return replicate(made, owner.replicas)
 
         return builder
 
@@ -403,16 +443,18 @@ class GraphDraft:
         return all(column is None for each in spaces for column in each.facts.values())
 
     def _place_now(self, region: Region, name: str, line: str) -> Flow:
-        """A pump that is built at once: whether it is needed depends on the fields that there are."""
-        place = Flow(region, [jax.ShapeDtypeStruct((), np.int32)])
-        called = self.name(f"{name}/place")
-        self.pumps[called], self.origins[called] = PumpPlan(region, (), place.dtype), Origin(line, region)
-        self._build_pump(called, place)
-        return place
+        """A pump that is noted while others are built: whether it is needed depends on the fields that there are."""
+        if name not in self._places:
+            called, place = self.name(f"{name}/place"), Flow(region, [jax.ShapeDtypeStruct((), np.int32)])
+            self.pumps[called], self.origins[called] = PumpPlan(region, (), place.dtype), Origin(line, region)
+            self._places[name] = called, place
+        self._build_pump(*self._places[name])
+        return self._places[name][1]
 
     def _build_pump(self, name: str, flow: Flow) -> None:
         space = flow.region.space
-        flow.wire = pump_builders.pump(name, flow.shape, flow.dtype, space.fields, space.is_ragged)
+        make = lambda: pump_builders.pump(name, flow.shape, flow.dtype, space.fields, space.is_ragged)
+        flow.wire = self.enter(name, make)
 
     def _sent_in(self, value: Value, kind: Any, note: NodeNote) -> Value:
         """A large value of an outer space is pumped once for each of its own rows and sent in from there."""

@@ -34,6 +34,7 @@ class NodeNote:
       named_by: The name that `amp.node` gave; None otherwise.
       draws: Whether it draws random numbers.
       options: What `amp.node` was given.
+      replicas: How many replicas of it there are.
     """
 
     name: str
@@ -48,6 +49,7 @@ class NodeNote:
     named_by: str | None = None
     draws: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
+    replicas: int = 1
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.deduction.values import Leaf
+from ampjax.ir.graph import Graph
 
 
 @dataclass(eq=False)
@@ -22,6 +24,8 @@ class ParamsNode:
       line: The user's line that uses it first.
       options: What `amp.node` was given.
       users: How many nodes compute with them so far.
+      replicas: How many replicas each of these has.
+      names: What it is called in the graph: by itself, or the names of its copies.
     """
 
     name: str
@@ -29,6 +33,8 @@ class ParamsNode:
     leaves: list[Leaf] = field(default_factory=list)
     options: Mapping[str, Any] = field(default_factory=dict)
     users: int = 0
+    replicas: int = 1
+    names: Sequence[str] = ()
 
 
 class ParamsNodes:
@@ -101,16 +107,28 @@ class ParamsNodes:
             sorted(leaves, key=self.leaf_name)  # dictionaries are flattened in the order of their keys
         )
 
+    def note_copies(self, graph: Graph) -> None:
+        """Notes what the nodes are called in a graph.
+
+        Args:
+          graph: The graph that they have been built in.
+        """
+        for node in self._nodes.values():
+            node.names = [name for name, one in graph.parameterised.items() if one.role == node.name]
+
     def original(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
         """Parameters of the graph's nodes in the structure of the model's parameters.
 
         Args:
-          nodes: Parameters by node name, as `Trainer.params` gives them. Leaves that no node reads keep their initial values.
+          nodes: Parameters by node name, as `Trainer.params` gives them; of copies the mean is taken. Leaves that no node reads keep their
+            initial values.
         """
         values: dict[Leaf, Any] = {}
         for node in self._nodes.values():
             _, leaves = self.of(node)
-            values |= dict(zip(leaves, jax.tree.leaves(nodes[node.name]), strict=True))
+            copies = [jax.tree.leaves(nodes[name]) for name in node.names]
+            means = copies[0] if len(copies) == 1 else [np.mean(each, axis=0) for each in zip(*copies, strict=True)]
+            values |= dict(zip(leaves, means, strict=True))
         found: dict[str, Any] = {}
         for key, value in self.initial.items():
             leaves, structure = jax.tree.flatten(value)
@@ -127,7 +145,7 @@ class ParamsNodes:
         for node in self._nodes.values():
             tree, leaves = self.of(node)
             values = [jax.tree.leaves(params[key])[i] for key, i in leaves]
-            found[node.name] = jax.tree.structure(tree).unflatten(values)
+            found |= dict.fromkeys(node.names, jax.tree.structure(tree).unflatten(values))
         return found
 
     def leaf(self, leaf: Leaf) -> Any:

@@ -74,6 +74,7 @@ def node(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
         draws=any(equation.draws for equation in equations),
         named_by=call.options["name"],
         options=call.options["options"],
+        replicas=call.options["replicas"],
     )
     out: dict[int, Computed] = {}
     for group, flow in zip(note.groups, low.draft.compute(note), strict=True):
