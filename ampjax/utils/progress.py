@@ -81,18 +81,19 @@ class Reporter:
 
     def _lines(self, name: str, total: int) -> Callable[..., None]:
         """Counts what is done, and tells of it in a line now and then."""
-        began, done, wait = self._now(), 0, FIRST_S
-        due = began + wait
+        told_at, told, done, wait = self._now(), 0, 0, FIRST_S
+        due = told_at + wait
 
         def advance(n: int = 1) -> None:
-            nonlocal done, wait, due
+            nonlocal told_at, told, done, wait, due
             done += n
             now = self._now()
             if now < due or not 0 < done < total:
                 return
-            self.line(_so_far(name, done, total, (now - began) / done * (total - done)))
+            # By what was done since the last line: what is slow at first, such as a pass whose kernels are compiled, stays so for a while only.
+            self.line(_so_far(name, done, total, (now - told_at) / (done - told) * (total - done)))
             wait = min(2 * wait, MOST_S)
-            due = now + wait
+            due, told_at, told = now + wait, now, done
 
         return advance
 

@@ -224,9 +224,15 @@ class FunctionLowering:
             raise GraphError(
                 equation.line,
                 "operations on one element",
-                f"`{equation.source.primitive.name}` on a whole sequence, whose length is each instance's own",
+                f"{self._users_word(equation)} on a whole sequence, whose length is each instance's own",
                 "Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`.",
             )
+
+    def _users_word(self, equation: Equation) -> str:
+        """What the user has written: JAX makes several operations of `x[i]`, of which a comparison comes first."""
+        on_line = {other.source.primitive.name for other in self.equations if other.line == equation.line}
+        word = equation.source.primitive.name
+        return "indexing (`gather`)" if word in ("lt", "add", "select_n") and "gather" in on_line else f"`{word}`"
 
     def _early(self, equation: Equation, values: Sequence[Any], leaves: frozenset[Leaf]) -> None:
         """An operation that needs no message: on constants, parameters, or the instance's values."""

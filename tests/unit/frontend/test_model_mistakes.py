@@ -285,7 +285,7 @@ def fold_kids_plain(p, s):
 
 
 @mistake(
-    ": expected operations on one element, got `lt` on a whole sequence, whose length is each instance's own. Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`."
+    ": expected operations on one element, got indexing (`gather`) on a whole sequence, whose length is each instance's own. Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`."
 )
 def nested_as_array(p, s):
     return amp.sum(amp.map(lambda c: loss(p["e"][c]), s["ch"]))  # <-

@@ -38,6 +38,11 @@ def test_passes_are_told_by_their_names():
     assert seen([6.0], "epoch 2", 11) == "epoch 2: 1 of 11, about 60 s left\n"
 
 
+def test_the_time_left_goes_by_what_was_done_lately():
+    lines = seen([3.0, 3.0, *[0.5] * 40], "epoch 1", 100).splitlines()
+    assert lines == ["epoch 1: 2 of 100, about 294 s left", "epoch 1: 22 of 100, about 39 s left"]
+
+
 def test_an_hour_gives_few_lines():
     lines = seen([1.0] * 3600, total=3601).splitlines()
     assert 30 < len(lines) < 40
