@@ -11,6 +11,7 @@ import numpy as np
 
 from ampjax.devices.allreduce import Device
 from ampjax.engine.arenas import copied, zeros
+from ampjax.ir.graph import Graph
 from ampjax.ir.nodes import Node
 from ampjax.ir.payload_nodes import eval_body, metric_shapes
 from ampjax.plan.planner import Plan
@@ -169,6 +170,15 @@ def metric_names(plan: Plan) -> dict[int, list[str]]:
       plan: The plan.
     """
     return {s.number: _metrics_of(s.nodes[-1]) for s in plan.stages if s.kind.starts_backward}
+
+
+def metrics_of_graph(graph: Graph) -> set[str]:
+    """The metrics that the bodies of a graph's losses return.
+
+    Args:
+      graph: A closed graph.
+    """
+    return {name for node in graph.nodes.values() if node.kind == "Loss" for name in _metrics_of(node)}
 
 
 def together(plan: Plan, names: Mapping[int, Sequence[str]], lines: Mapping[int, np.ndarray]) -> list[LossSums]:

@@ -11,6 +11,7 @@ import numpy as np
 import optax
 
 from ampjax.drivers.cost import Cost
+from ampjax.engine.loss_metrics import metrics_of_graph
 from ampjax.errors import SettingsError, TuningWarning
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Instances, Subset
@@ -102,6 +103,9 @@ def tune(
     check_space(graph, space, options)
     budget, graphs = Budget(budget_s), Graphs(graph)
     some = graphs.of({name: values[0] for name, values in space.items() if name not in Settings.__dataclass_fields__})
+    if metric not in (names := {"loss", *metrics_of_graph(some)}):
+        fix = "Choose one of these, or let the loss's body return it."
+        raise SettingsError("tune, `metric`", f"one of {sorted(names)}", f"{metric!r}", fix)
     train, held_out = _split(some, data, valid, seed)
     per_instance = n_examples(data) / len(data)
     with Reporter(progress) as reporter:
