@@ -184,6 +184,11 @@ class Fleet:
         nodes = self.layout.of_nodes(self._plan.graph.parameterised)
         return [link.state_with(nodes.get(host, []), self._is_closed) for host, link in enumerate(self.links)]
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the hosts have been told that it is over."""
+        return self._is_closed
+
     # -- failures, and the end
 
     def require_health(self) -> None:

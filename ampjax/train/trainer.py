@@ -292,7 +292,8 @@ class Trainer:
                         await run.run(epochs, [partial(callback, self) for callback in callbacks])
                     return history
                 except (HostDiedError, HostUnreachableError) as error:
-                    if self.keeper is None:
+                    executor = self.session.executor
+                    if self.keeper is None or (isinstance(executor, HostedExecutor) and executor.fleet.is_closed):
                         raise
                     reporter.line(f"{error} Other hosts go on from the newest snapshot.")
                     self.restart_hosts()

@@ -69,6 +69,7 @@ class Wire:
         self._context = zmq.Context()
         self._context.setsockopt(zmq.MAX_SOCKETS, 1 << 14)
         self._channels: list[weakref.ref[ZmqChannel]] = []
+        self._lines: list[Line] = []  # a channel may be gone, in a cycle that is being collected, while its socket is not closed yet
         self._ended = threading.Event()
         if keys is not None:
             _let_in_only(self._context, keys)
@@ -136,7 +137,8 @@ class Wire:
         probe = encode(Message("\0told", (0,)), self.epoch, 0)
         beat_s = (_BEAT + _NO_ANSWER) * self._patience.silence_s
         link = Link(self.epoch, self._window)
-        result = ZmqChannel(self.name, Line(line, peer, address, beat_s, probe), link, self._window, self._patience)
+        self._lines.append(Line(line, peer, address, beat_s, probe))
+        result = ZmqChannel(self.name, self._lines[-1], link, self._window, self._patience)
         self._channels.append(weakref.ref(result))
         return result
 
@@ -146,6 +148,9 @@ class Wire:
         for there in self._channels:
             if (channel := there()) is not None:
                 channel.close()
+        for line in self._lines:
+            if not line.is_closed:
+                line.close()
         self._context.term()
 
 

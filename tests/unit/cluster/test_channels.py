@@ -1,9 +1,11 @@
 """Channels: all that is sent comes, once and in order, whatever happens to the connection; or an error says why not."""
 
 import contextlib
+import gc
 import re
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -288,3 +290,21 @@ def test_an_end_that_sends_nothing_right_is_given_up():
         near.receive(5)
     sender.close()
     a.close()
+
+
+def test_a_wire_is_closed_with_channels_that_are_being_collected():
+    """Weak references to a cycle that is garbage are dead before its objects are gone: sockets must be closed all the same."""
+
+    class Holder:
+        """What holds a channel, and is garbage only for who looks for cycles."""
+
+    def leave_a_cycle():
+        holder, wire = Holder(), Wire("a", None)
+        holder.itself, holder.channel = holder, wire.listen("b")
+        weakref.finalize(holder, wire.close)
+
+    leave_a_cycle()
+    collects = threading.Thread(target=gc.collect, daemon=True)
+    collects.start()
+    collects.join(10.0)
+    assert not collects.is_alive()

@@ -1,6 +1,7 @@
 """Hosts that are processes of this machine: the same bits as in this process, and what happens when one dies or hangs."""
 
 import os
+import shutil
 import signal
 import threading
 import time
@@ -100,6 +101,10 @@ def test_a_recorded_fit_goes_on_when_a_host_dies_and_its_recording_replays_to_th
     history = there.fit(data, data, epochs=4, progress=False, record=path, callbacks=[lose_a_host])
     params = there.params
     there.close()
+    shutil.rmtree(tmp_path / "snapshots")
+    with pytest.raises(HostError):  # its user has ended them: none is started again
+        there.fit(data, epochs=1, progress=False)
+    assert not any(state.state == "running" for state in there.hosts)
     assert len(history) == 4 and len(history.resumed) == 1
     here = amp.Trainer(graph, optax.adam(0.01), devices=jax.devices()[:1] * 2, **options)
     again = amp.replay(path, here, data, data, progress=False)
