@@ -20,6 +20,8 @@ from ampjax.errors import HostError
 
 _PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from ampjax.cluster.hosts import host_program; host_program.main()"
 _TAIL = 20
+_LAST_LINES_S = 1.0
+"""How long the last lines of a process that has ended are waited for: a process of its own may have its output still."""
 
 
 class LocalLauncher:
@@ -73,8 +75,9 @@ class LocalProcess:
                 start_new_session=True,  # Ctrl-C in a terminal is for the driver alone
             )
         )
-        reader = threading.Thread(target=self._read, args=(job.name, log), name=f"log of {job.name}", daemon=True)
-        reader.start()
+        arguments = job.name, log
+        self._reader = threading.Thread(target=self._read, args=arguments, name=f"log of {job.name}", daemon=True)
+        self._reader.start()
         text = job.encoded()
         stdin = self._process.stdin
         assert stdin is not None
@@ -111,6 +114,8 @@ class LocalProcess:
 
     def log_tail(self) -> Sequence[str]:
         """See `Started.log_tail`."""
+        if self._process.poll() is not None:
+            self._reader.join(_LAST_LINES_S)
         return list(self._tail)
 
 
