@@ -5,6 +5,7 @@ ZeroMQ's own thread beats and reads, so a host that computes, or holds Python's 
 
 from __future__ import annotations
 
+import contextlib
 import select
 import threading
 import time
@@ -23,6 +24,10 @@ from ampjax.errors import HostDiedError, HostError, HostUnreachableError, WireEr
 
 _SLICE_S = 0.1
 """How long nobody looks whether the other end is still there."""
+
+_LAST_WORDS_S = 2.0
+"""How long the last messages of a process that has ended may be under way, unless its connection ends before; and how long a process that
+fails waits for a connection on which to say so."""
 
 _MOST_BAD = 16
 """So many messages in a row may be damaged or foreign before that is an error. Each time the right one is asked for again."""
@@ -66,6 +71,7 @@ class ZmqChannel:
         self._inbox: deque[Message] = deque()
         self._n_bad, self._failure, self._traceback = 0, "", ""
         self._repeats = False
+        self._ended_at: float | None = None  # when it was first seen that the process at the other end has ended
         self.ending: Callable[[], str | None] = lambda: None
         """Says how the process at the other end has ended; None as long as it has not, or nobody knows."""
 
@@ -147,6 +153,8 @@ class ZmqChannel:
           traceback: The error's traceback.
         """
         with self._turn:
+            with contextlib.suppress(HostError, WireError):  # before somebody is there, closing the socket would drop it
+                self._wait(lambda: self._line.is_up, _LAST_WORDS_S, takes=False)
             self._line.send(encode(Message(_FAILED, text=traceback), self._link.epoch, 0))
 
     @property
@@ -205,6 +213,8 @@ class ZmqChannel:
             return error
         ended = self.ending()
         if ended or line.said_bye:
+            if self._may_still_speak():
+                return None
             self._pump()  # its last messages may have come meanwhile
             got = f"the end of its process: {ended}" if ended else "its end: it has closed the channel"
             return None if takes and self._inbox else HostDiedError(where, "a host at the other end", got, _RESTORE)
@@ -217,6 +227,12 @@ class ZmqChannel:
             fix = "Look into the hosts' log, and whether this address can be reached from there."
             return HostUnreachableError(where, "somebody at the other end", got, fix)
         return None
+
+    def _may_still_speak(self) -> bool:
+        """Whether messages may be under way from a process that has ended: not once its connection has, which comes after them."""
+        if self._ended_at is None:
+            self._ended_at = time.monotonic()
+        return not self._line.is_gone and time.monotonic() < self._ended_at + _LAST_WORDS_S
 
     # ---- what comes --------------------------------------------------------------------------------------------------
 

@@ -292,6 +292,19 @@ def test_an_end_that_sends_nothing_right_is_given_up():
     a.close()
 
 
+def test_the_last_message_of_a_process_that_has_ended_comes_before_its_end():
+    with over_zmq() as (near, far, _):
+        far.send(Message("first"))
+        assert near.receive(5.0) is not None
+        near.ending = lambda: "exit code 1"
+        assert not near.is_ready()
+        far.send(Message("last"))
+        message = near.receive(5.0)
+        assert message is not None and message.kind == "last"
+        with pytest.raises(HostDiedError, match="the end of its process: exit code 1"):
+            near.receive(5.0)
+
+
 def test_a_wire_is_closed_with_channels_that_are_being_collected():
     """Weak references to a cycle that is garbage are dead before its objects are gone: sockets must be closed all the same."""
 
