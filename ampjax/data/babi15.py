@@ -64,6 +64,9 @@ class Questions:
 
         Args:
           other: The other questions.
+
+        Returns:
+          All questions, with their graphs and answers.
         """
         asked, answers = (np.concatenate(pair) for pair in ((self.asked, other.asked), (self.answers, other.answers)))
         return Questions(Graphs.joined(self.graphs, other.graphs), asked, answers)

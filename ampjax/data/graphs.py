@@ -47,6 +47,9 @@ class Graphs:
           edges: `[edges, 4]`: each edge's graph, sender and receiver (numbers within the graph), and kind.
           n_kinds: Kinds of edges.
 
+        Returns:
+          The graphs, with edges sorted by sender.
+
         Raises:
           DataError: If an edge leaves its graph, or a kind is out of range.
         """
@@ -72,6 +75,9 @@ class Graphs:
         Args:
           one: The first.
           other: The second.
+
+        Returns:
+          All graphs.
 
         Raises:
           DataError: If they differ in their number of edge kinds.
@@ -125,6 +131,9 @@ class Graphs:
 
         Args:
           i: The graph's number.
+
+        Returns:
+          The maps; the same object on each call.
         """
         if i not in self._topologies:
             first, end = self.node_ptr[i], self.node_ptr[i + 1]
@@ -167,7 +176,11 @@ class GraphInstances:
         return len(self.ids)
 
     def plain(self) -> list[dict[str, Any]]:
-        """The instances as dictionaries, for models that are functions: rows of nodes, targets, and `edges`; views of the columns."""
+        """Gives the instances as dictionaries of node rows, targets and `edges`, for models that are functions.
+
+        Returns:
+          A dictionary for each instance, of views `[rows, ...]` of the columns.
+        """
         graphs, ids = self.graphs, self.ids
         first, end = graphs.node_ptr[ids], graphs.node_ptr[ids + 1]
         senders, receivers, kinds = (x.astype(np.int32) for x in (graphs.senders, graphs.receivers, graphs.kinds))

@@ -46,6 +46,9 @@ class Sentences:
 
         Args:
           sentences: For each sentence, the numbers of its words.
+
+        Returns:
+          The sentences as columns.
         """
         ptr = np.cumsum([0, *map(len, sentences)])
         return cls(ptr, np.fromiter((i for words in sentences for i in words), np.int32, int(ptr[-1])))
@@ -182,6 +185,9 @@ class PairBatches:
         Args:
           ids: Places of pairs, -1 for empty rows.
           width: Words of its longest sentence at most.
+
+        Returns:
+          Int32 arrays by name: `source` `[n, width]`, `target_in` and `target_out` `[n, width + 1]`, both lengths and `pair` `[n]`; empty rows are padding.
         """
         source, target, present = self.pairs.source, self.pairs.target, ids >= 0
         out = target.padded(ids, width + 1)

@@ -90,6 +90,9 @@ def read_trees(path: str | os.PathLike[str], vocabulary: Sequence[str] | None = 
       path: The file.
       vocabulary: The words that get numbers; None for those of the file itself.
 
+    Returns:
+      The trees.
+
     Raises:
       DataError: As `load`.
     """

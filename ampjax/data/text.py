@@ -57,6 +57,9 @@ class Vocabulary:
           size: How many words at most, the special ones included.
           min_count: Words seen less often are left out.
 
+        Returns:
+          The vocabulary; the special words come first.
+
         Raises:
           SettingsError: If `min_count` is below 1, or `size` leaves no room for a word.
         """
@@ -70,6 +73,9 @@ class Vocabulary:
 
         Args:
           words: The words.
+
+        Returns:
+          A number for each word.
         """
         return [self.numbers.get(word, UNKNOWN) for word in words]
 
@@ -78,6 +84,9 @@ class Vocabulary:
 
         Args:
           ids: The numbers.
+
+        Returns:
+          The words.
         """
         words = []
         for i in ids:
@@ -98,6 +107,9 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[list[str]]:
 
     Args:
       path: The file.
+
+    Returns:
+      A list of tokens for each line, one at a time.
 
     Raises:
       DataError: If the file can't be read, is a damaged gzip file, or a line is no text in UTF-8; names the line. Or if there are many

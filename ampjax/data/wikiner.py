@@ -142,6 +142,9 @@ def read_sentences(path: str | os.PathLike[str], vocabulary: Vocabulary | None =
       path: The file.
       vocabulary: The words that get numbers; None for those of the file itself.
 
+    Returns:
+      The sentences as columns.
+
     Raises:
       DataError: As `load`.
     """

@@ -92,7 +92,11 @@ class FlopsCost:
         return sum(of_row * dispatch.rows_at(stage, node) for node, of_row in work)
 
     def rates(self) -> Rates:
-        """The same as a table, from which compiled loops get the same times to the nanosecond."""
+        """Gives the costs as a table, from which compiled loops compute the same times to the nanosecond.
+
+        Returns:
+          Costs by stage and direction, and by node for updates.
+        """
         queues, terms, columns = list[tuple[float, ...]](), list[tuple[float, float]](), edge_columns(self.plan)
         for stage in self.plan.stages:
             row_bytes = stage.crossing_bytes
@@ -122,6 +126,9 @@ class FlopsCost:
 
         Args:
           dispatch: The dispatch.
+
+        Returns:
+          True if there is one.
         """
         return dispatch.stage >= 0 and bool(self._work(self.plan.stages[dispatch.stage], dispatch.direction))
 

@@ -57,6 +57,9 @@ class Hosts:
 
         Args:
           workers: How many there are, as many as spaces at least.
+
+        Returns:
+          The memory space's number for each worker.
         """
         return [worker * self.n_spaces // workers for worker in range(workers)]
 

@@ -204,7 +204,11 @@ class Graph:
         return found
 
     def walk(self) -> Iterator[Node]:
-        """The nodes in an order in which sources come before consumers, loops aside."""
+        """Goes through the nodes in an order in which sources come before consumers, except in loops.
+
+        Returns:
+          The nodes, one at a time.
+        """
         seen: set[str] = set()
 
         def visit(node: Node) -> Iterator[Node]:
@@ -236,13 +240,21 @@ class Graph:
         return PICTURE[0](self) if PICTURE else None
 
     def to_mermaid(self) -> str:
-        """The graph as Mermaid text."""
+        """Exports the graph as Mermaid text.
+
+        Returns:
+          The text, for Mermaid's renderers.
+        """
         from ampjax.ir.printing import mermaid
 
         return mermaid(self)
 
     def to_dot(self) -> str:
-        """The graph as Graphviz DOT text."""
+        """Exports the graph as Graphviz DOT text.
+
+        Returns:
+          The text, for Graphviz.
+        """
         from ampjax.ir.printing import dot
 
         return dot(self)

@@ -71,6 +71,9 @@ class State:
 
         Args:
           **columns: By field name, integers `[n]`, or a scalar that counts for all rows. `instance` is 0 unless given.
+
+        Returns:
+          The states, `n` rows.
         """
         names = tuple(name for name in columns if name != "instance")
         n = max((np.size(value) for value in columns.values()), default=1)
@@ -105,6 +108,9 @@ class State:
         Args:
           **columns: By field name, the new values: integers or truth values `[n]`, or a scalar.
 
+        Returns:
+          The new states; these do not change.
+
         Raises:
           AttributeError: If `instance` is to be replaced: a message belongs to its instance for good.
           TypeError: If a value is not made of integers or truth values.
@@ -130,6 +136,9 @@ class State:
         Args:
           *names: The fields that the result does not have.
 
+        Returns:
+          The new states; these do not change.
+
         Raises:
           KeyError: If the graph has no such field.
         """
@@ -139,7 +148,14 @@ class State:
         return State(array, self._layout, tuple(f for f in self._fields if f not in names))
 
     def take(self, rows: np.ndarray) -> State:
-        """The states at `rows` (`[m]` numbers or `[n]` truth values)."""
+        """Selects some of the states.
+
+        Args:
+          rows: `[m]` row numbers, or `[n]` truth values.
+
+        Returns:
+          The `m` states, or those where it is true.
+        """
         return State(self._array[rows], self._layout, self._fields)
 
     def __repr__(self) -> str:

@@ -48,7 +48,14 @@ class Ponder:
             )
 
     def init_step(self, key: jax.Array) -> dict[str, jax.Array]:
-        """`w [E + 1 + H, H]` and `halt [H]`, Glorot uniform; `b` zeros; `halt_b` 1, so that at first few steps are taken."""
+        """Makes the step's parameters, so that at first few steps are taken.
+
+        Args:
+          key: A PRNG key.
+
+        Returns:
+          `w [E + 1 + H, H]` and `halt [H]`, Glorot uniform; `b`, zeros; `halt_b`, 1.
+        """
         start, (w_key, halt_key) = jax.nn.initializers.glorot_uniform(), jax.random.split(key)
         w = start(w_key, (self.n_in + 1 + self.hidden, self.hidden), jnp.float32)
         halt = start(halt_key, (self.hidden, 1), jnp.float32)[:, 0]

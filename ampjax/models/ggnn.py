@@ -76,12 +76,19 @@ class Network:
         Args:
           name: The pump's name.
           features: Features of a row.
+
+        Returns:
+          The pump's wire.
         """
         fields = ("t",) if self.graphs is None else ("first", "node", "t")
         return amp.pump(name, (features,), fields=fields, ragged=self.graphs is None)
 
     def topology(self) -> Wire | None:
-        """The pump of topologies, in the encoding `collect`."""
+        """Adds the pump of topologies that the encoding `collect` needs.
+
+        Returns:
+          Its wire; None in the encoding by messages.
+        """
         return amp.topology("edges") if self.graphs is None else None
 
     @property
@@ -244,7 +251,14 @@ class GatedUnit:
     hidden: int
 
     def init(self, key: jax.Array) -> dict[str, Any]:
-        """`gates`: z and r, `w [2H, 2H]` and `b`; `candidate`: `w [2H, H]` and `b`."""
+        """Makes the parameters of gates and candidate.
+
+        Args:
+          key: A PRNG key.
+
+        Returns:
+          `gates`: z and r, `w [2H, 2H]` and `b`; `candidate`: `w [2H, H]` and `b`.
+        """
         gates, candidate = jax.random.split(key)
         n = self.hidden
         return {"gates": _glorot(2 * n, 2 * n).init(gates), "candidate": _glorot(2 * n, n).init(candidate)}
@@ -272,7 +286,14 @@ class Gate:
     hidden: int
 
     def init(self, key: jax.Array) -> dict[str, Any]:
-        """`w [2H, H]` and `b`."""
+        """Makes the gate's parameters.
+
+        Args:
+          key: A PRNG key.
+
+        Returns:
+          `w [2H, H]` and `b`.
+        """
         return _glorot(2 * self.hidden, self.hidden).init(key)
 
     def __call__(self, params: Any, a: jax.Array, h: jax.Array) -> jax.Array:
@@ -297,7 +318,14 @@ class Candidate:
     hidden: int
 
     def init(self, key: jax.Array) -> dict[str, Any]:
-        """`w [2H, H]` and `b`."""
+        """Makes the candidate's parameters.
+
+        Args:
+          key: A PRNG key.
+
+        Returns:
+          `w [2H, H]` and `b`.
+        """
         return _glorot(2 * self.hidden, self.hidden).init(key)
 
     def __call__(self, params: Any, a: jax.Array, h: jax.Array, r: jax.Array) -> jax.Array:
@@ -318,7 +346,14 @@ class GatedReadout:
     n_features: int
 
     def init(self, key: jax.Array) -> dict[str, Any]:
-        """`hidden`: both hidden layers side by side, `w [H + F, 2H]`; `gate` and `value`: `w [H, 1]`; a bias each."""
+        """Makes the readout's parameters.
+
+        Args:
+          key: A PRNG key.
+
+        Returns:
+          `hidden`: both hidden layers side by side, `w [H + F, 2H]`; `gate` and `value`: `w [H, 1]`; a bias each.
+        """
         hidden, gate, value = jax.random.split(key, 3)
         return {
             "hidden": amp.nn.Linear(self.hidden + self.n_features, 2 * self.hidden, init_scale="he").init(hidden),
@@ -345,7 +380,14 @@ class Score:
     n_features: int
 
     def init(self, key: jax.Array) -> dict[str, Any]:
-        """`hidden`: `w [H + F, H]`; `out`: `w [H, 1]`; `gate`: `w [H + F, 1]`; a bias each."""
+        """Makes the score's parameters.
+
+        Args:
+          key: A PRNG key.
+
+        Returns:
+          `hidden`: `w [H + F, H]`; `out`: `w [H, 1]`; `gate`: `w [H + F, 1]`; a bias each.
+        """
         hidden, out, gate = jax.random.split(key, 3)
         n_in = self.hidden + self.n_features
         return {

@@ -101,15 +101,21 @@ class Config:
 
         Args:
           auxiliary: Whether there is an auxiliary head.
+
+        Returns:
+          The full-size configuration.
         """
         return cls(auxiliary=auxiliary)
 
     @classmethod
     def small(cls, auxiliary: bool = True) -> Config:
-        """The same in small, for images of 75 × 75 pixels: seconds on a laptop.
+        """A small Inception for images of 75 × 75 pixels, which takes seconds on a laptop.
 
         Args:
           auxiliary: Whether there is an auxiliary head.
+
+        Returns:
+          A small configuration.
         """
         return cls(
             ("35/32", "to 17", "to 8"), 16, 10, 75, auxiliary, dropout=0.0, batch=8, epoch_updates=20, statistics=0.9
@@ -126,7 +132,14 @@ class Config:
         return halved(grid) if "to 17" in self.blocks else grid
 
     def channels(self, n: int) -> int:
-        """How many channels stand for `n` of the full-size model."""
+        """Scales a number of channels of the full-size model.
+
+        Args:
+          n: Channels in the full-size model.
+
+        Returns:
+          Channels of this model, at least 1.
+        """
         return max(n // self.shrink, 1)
 
 
@@ -240,6 +253,9 @@ def make_optimizer(config: Config) -> optax.GradientTransformation:
 
     Args:
       config: Sizes of the model and how it is trained.
+
+    Returns:
+      The optax transform.
     """
     rate = optax.exponential_decay(0.045, 2 * config.epoch_updates, 0.94, staircase=True)
     weights = optax.chain(

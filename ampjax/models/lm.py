@@ -90,12 +90,20 @@ class Config:
 
     @classmethod
     def full(cls) -> Config:
-        """The paper's."""
+        """The paper's language model.
+
+        Returns:
+          The full-size configuration.
+        """
         return cls()
 
     @classmethod
     def small(cls) -> Config:
-        """The same in small: seconds on a laptop."""
+        """A small language model, which takes seconds on a laptop.
+
+        Returns:
+          A small configuration.
+        """
         return cls(1000, None, 32, 64, 32, samples=64, batch=8, steps=10, dropout=0.0)
 
 
@@ -121,11 +129,25 @@ class Softmax(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(n_classes))
 
     def rows(self, ids: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Rows and biases of some classes."""
+        """Reads the weights and biases of some classes.
+
+        Args:
+          ids: Numbers of classes, `[n]` integers.
+
+        Returns:
+          Rows `[n, F]` and biases `[n]`, float32.
+        """
         return self.weight[ids], self.bias[ids]
 
     def logits(self, x: jax.Array) -> jax.Array:
-        """Those of all classes."""
+        """Computes the logits of all classes.
+
+        Args:
+          x: Features `[..., F]`.
+
+        Returns:
+          The logits `[..., C]`.
+        """
         return x @ self.weight.T + self.bias[...]
 
 
@@ -174,9 +196,15 @@ def make_loss(config: Config, carry: bool = False) -> Callable[[Any, Batch], Any
 
 
 def make_evaluate(config: Config) -> Callable[[Any, Batch], tuple[jax.Array, Any]]:
-    """The full softmax: `evaluate(params, batch) -> (nats, state)`.
+    """Makes the evaluation with the full softmax: `evaluate(params, batch) -> (nats, state)`.
 
     `nats` are summed over the batch's words, so `exp(sum of nats / number of words)` is the perplexity; `state` is for the next batch.
+
+    Args:
+      config: Sizes of the model.
+
+    Returns:
+      The function.
     """
 
     def evaluate(params: Any, batch: Batch) -> tuple[jax.Array, Any]:
@@ -199,6 +227,9 @@ def make_optimizer(config: Config) -> optax.GradientTransformation:
 
     Args:
       config: Sizes of the model and how it is trained.
+
+    Returns:
+      The optax transform.
     """
     return optax.chain(
         optax.masked(optax.scale(config.batch), _only("embedding")),

@@ -52,7 +52,14 @@ class Experts:
             )
 
     def init_gate(self, key: jax.Array) -> dict[str, jax.Array]:
-        """`gate` and `noise` `[n_in, E]`: zeros, so that at first the noise alone chooses."""
+        """Makes the gate's parameters, so that at first the noise alone chooses.
+
+        Args:
+          key: A PRNG key.
+
+        Returns:
+          `gate` and `noise` `[n_in, E]`, zeros.
+        """
         zeros = jnp.zeros((self.n_in, self.n), jnp.float32)
         return {"gate": zeros, "noise": zeros}
 
@@ -80,7 +87,14 @@ class Experts:
         return weights, chosen if self.top > 1 else chosen[0], everywhere
 
     def init_expert(self, key: jax.Array) -> list[dict[str, jax.Array]]:
-        """Two linear layers, He and Glorot normal, with zero biases."""
+        """Makes the parameters of an expert's two linear layers.
+
+        Args:
+          key: A PRNG key.
+
+        Returns:
+          For each layer `w` and `b`; He and Glorot normal, biases zero.
+        """
         keys, sizes = jax.random.split(key), ((self.n_in, self.hidden), (self.hidden, self.n_out))
         starts = jax.nn.initializers.he_normal(), jax.nn.initializers.glorot_normal()
         return [
@@ -102,7 +116,14 @@ class Experts:
         return jax.nn.relu(x @ first["w"] + first["b"]) @ second["w"] + second["b"]
 
     def importance_loss(self, importance: jax.Array) -> jax.Array:
-        """`w CV(importance)²`: the squared coefficient of variation of the experts' summed weights `[E]` over an instance's rows."""
+        """Computes `w CV(importance)²`: a squared coefficient of variation, which is 0 if experts are used equally.
+
+        Args:
+          importance: The experts' gates, summed over an instance's rows, `[E]`.
+
+        Returns:
+          The loss, a scalar.
+        """
         return self.balance * jnp.var(importance) / (jnp.mean(importance) ** 2 + 1e-10)
 
 

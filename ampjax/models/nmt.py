@@ -90,20 +90,26 @@ class Config:
 
     @classmethod
     def full(cls, layers: int = 2) -> Config:
-        """The papers': 2, 4 or 8 layers on each side.
+        """The papers' translation model, with 2, 4 or 8 layers on each side.
 
         Args:
           layers: Layers of the encoder, and of the decoder.
+
+        Returns:
+          The full-size configuration.
         """
         return cls(layers, learning_rate=2.0 if layers == 8 else 1.0)
 
     @classmethod
     def small(cls, source_vocabulary: int = 500, target_vocabulary: int = 500) -> Config:
-        """The same in small: seconds on a laptop.
+        """A small translation model, which takes seconds on a laptop.
 
         Args:
           source_vocabulary: Rows of the source's embedding.
           target_vocabulary: Rows of the target's embedding.
+
+        Returns:
+          A small configuration.
         """
         return cls(2, 32, source_vocabulary, target_vocabulary, dropout=0.0, n_updates=400, batch=16, max_length=12)
 
@@ -225,6 +231,9 @@ def make_optimizer(config: Config) -> optax.GradientTransformation:
 
     Args:
       config: Sizes of the model and how it is trained.
+
+    Returns:
+      The optax transform.
     """
     return optax.chain(optax.clip_by_global_norm(config.clip), optax.sgd(halving(config)))
 
@@ -234,6 +243,9 @@ def halving(config: Config) -> optax.Schedule:
 
     Args:
       config: Sizes of the model and how it is trained.
+
+    Returns:
+      From an update's number to its learning rate.
     """
     half = config.n_updates // 2
     part = max((config.n_updates - half) // 10, 1)

@@ -66,12 +66,20 @@ class Config:
 
     @classmethod
     def full(cls) -> Config:
-        """ResNet-50."""
+        """ResNet-50.
+
+        Returns:
+          The full-size configuration.
+        """
         return cls()
 
     @classmethod
     def small(cls) -> Config:
-        """The same in small, for images of 32 × 32 pixels: seconds on a laptop."""
+        """A small ResNet for images of 32 × 32 pixels, which takes seconds on a laptop.
+
+        Returns:
+          A small configuration.
+        """
         return cls((1, 1), 8, 10, 32, batch=16, epoch_updates=20)
 
 
@@ -157,6 +165,9 @@ def make_optimizer(config: Config) -> optax.GradientTransformation:
 
     Args:
       config: Sizes of the model and how it is trained.
+
+    Returns:
+      The optax transform.
     """
     weights = optax.chain(
         optax.add_decayed_weights(config.weight_decay, lambda tree: jax.tree.map(lambda leaf: leaf.ndim > 1, tree)),
@@ -173,6 +184,9 @@ def schedule(config: Config) -> optax.Schedule:
 
     Args:
       config: Sizes of the model and how it is trained.
+
+    Returns:
+      From an update's number to its learning rate.
     """
     peak, warm = 0.1 * config.batch / 256, 5 * config.epoch_updates
     start = min(0.1, peak)

@@ -19,6 +19,9 @@ def perplexity(nats: float, n_words: int) -> float:
       nats: The words' cross entropies, summed.
       n_words: How many words.
 
+    Returns:
+      The perplexity, at least 1 for cross entropies of at least 0.
+
     Raises:
       SettingsError: If there are no words.
 

@@ -301,21 +301,27 @@ def _loss(logits: jax.Array, tag: jax.Array) -> Any:
 
 
 def glorot(n_in: int, n_out: int) -> Callable[[jax.Array], jax.Array]:
-    """What makes a matrix, Glorot uniform.
+    """Makes the initialiser of a matrix, Glorot uniform.
 
     Args:
       n_in: Its rows.
       n_out: Its columns.
+
+    Returns:
+      From a PRNG key to the matrix `[n_in, n_out]` float32.
     """
     return lambda key: jax.nn.initializers.glorot_uniform()(key, (n_in, n_out), jnp.float32)
 
 
 def random_table(n_rows: int, features: int) -> Callable[[jax.Array], jax.Array]:
-    """What makes a table of vectors, uniform within `sqrt(6 / features)`.
+    """Makes the initialiser of a table of vectors, uniform within `sqrt(6 / features)`.
 
     Args:
       n_rows: Vectors.
       features: Features of each.
+
+    Returns:
+      From a PRNG key to the table `[n_rows, features]` float32.
     """
     bound = (6 / features) ** 0.5
     return lambda key: jax.random.uniform(key, (n_rows, features), jnp.float32, -bound, bound)

@@ -30,7 +30,14 @@ class Tile:
     bias: bool
 
     def init(self, key: jax.Array) -> dict[str, jax.Array]:
-        """`w [n_in, n_out]`, and `b [n_out]` if there is a bias."""
+        """Makes the tile's parameters.
+
+        Args:
+          key: A PRNG key.
+
+        Returns:
+          `w [n_in, n_out]`, and `b [n_out]` if there is a bias; float32.
+        """
         w = jax.random.normal(key, (self.n_in, self.n_out), jnp.float32) * (2 / self.fan_in) ** 0.5
         return {"w": w, "b": jnp.zeros(self.n_out, jnp.float32)} if self.bias else {"w": w}
 

@@ -56,11 +56,25 @@ class Cells:
         return 3 if self.kind == "fold" else 2
 
     def init_leaf(self, key: jax.Array) -> dict[str, jax.Array]:
-        """`w [E, gates * H]`, Glorot uniform, and `b`, zeros."""
+        """Makes the parameters of leaves.
+
+        Args:
+          key: A PRNG key.
+
+        Returns:
+          `w [E, gates * H]`, Glorot uniform, and `b`, zeros.
+        """
         return _linear(key, self.embedding, self.leaf_gates * self.hidden)
 
     def init_branch(self, key: jax.Array) -> dict[str, jax.Array]:
-        """`w [2H, 5H]`, Glorot uniform, and `b`, zeros: gates i, j, f_left, f_right, o."""
+        """Makes the parameters of branches.
+
+        Args:
+          key: A PRNG key.
+
+        Returns:
+          `w [2H, 5H]`, Glorot uniform, and `b`, zeros: gates i, j, f_left, f_right, o.
+        """
         return _linear(key, 2 * self.hidden, 5 * self.hidden)
 
     def leaf(self, params: Any, x: jax.Array, key: Any = None) -> jax.Array:
@@ -119,7 +133,14 @@ class Cells:
         return dropout(key, h, self.keep) @ params["w"] + params["b"]
 
     def init_classify(self, key: jax.Array) -> dict[str, jax.Array]:
-        """`w [H, 5]`, Glorot uniform, and `b`, zeros."""
+        """Makes the parameters of the classifier.
+
+        Args:
+          key: A PRNG key.
+
+        Returns:
+          `w [H, 5]`, Glorot uniform, and `b`, zeros.
+        """
         return _linear(key, self.hidden, N_CLASSES)
 
     def _state(self, c: jax.Array, o: jax.Array) -> jax.Array:

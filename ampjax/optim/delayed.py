@@ -43,11 +43,14 @@ class RandomDelay:
 
     @classmethod
     def uniform(cls, most: int, seed: int = 0) -> RandomDelay:
-        """Every delay from 0 to `most` as often.
+        """Makes the uniform distribution of delays from 0 to `most`.
 
         Args:
           most: The largest delay.
           seed: Of the draws.
+
+        Returns:
+          The distribution.
         """
         return cls((1.0,) * (_checked(most) + 1), seed)
 
@@ -147,6 +150,9 @@ def stage_delays(stages: Sequence[str]) -> dict[str, int]:
 
     Args:
       stages: Keys of the parameters, in the order in which an example passes them.
+
+    Returns:
+      By key, the delay in updates.
 
     >>> stage_delays(["embed", "hidden", "output"])
     {'embed': 2, 'hidden': 1, 'output': 0}

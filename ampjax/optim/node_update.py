@@ -18,13 +18,16 @@ Tree = Any
 
 
 def trainable(params: Tree) -> Tree:
-    """The parameters that have gradients: the same tree with None in place of integer, boolean and PRNG-key leaves.
+    """Selects the parameters that have gradients: the same tree with None in place of integer, boolean and PRNG-key leaves.
 
     Optimizer states and accumulators are made for this tree: `tx.init(trainable(params))`. It is `params` itself where all
     leaves are floats.
 
     Args:
       params: A pytree of arrays.
+
+    Returns:
+      A tree like `params`.
     """
     return jax.tree.map(lambda leaf: leaf if _is_float(leaf) else None, params)
 

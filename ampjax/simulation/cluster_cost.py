@@ -41,10 +41,13 @@ class LinkTimes:
             )
 
     def crossing_ns(self, n_bytes: int) -> float:
-        """Nanoseconds that rows take of the host that sends them, and as many of the one that receives them.
+        """The time that rows take of the host that sends them, and as much of the one that receives them.
 
         Args:
           n_bytes: How many bytes they are.
+
+        Returns:
+          Nanoseconds.
         """
         return self.message_ns + n_bytes * self.byte_ns
 
@@ -68,7 +71,14 @@ class ClusterCost:
     link: LinkTimes = LinkTimes()
 
     def host_ns(self, dispatch: Dispatch) -> float:
-        """Nanoseconds that a dispatch keeps the driver busy, from which pumped payloads come."""
+        """The time for which a dispatch keeps the driver busy; pumped payloads come from there.
+
+        Args:
+          dispatch: The dispatch.
+
+        Returns:
+          Nanoseconds.
+        """
         return (
             self._here.control_ns(dispatch)
             + self.link.launch_driver_ns
@@ -76,14 +86,28 @@ class ClusterCost:
         )
 
     def device_ns(self, dispatch: Dispatch) -> float:
-        """Nanoseconds that the host of its worker needs for it."""
+        """The time that the host of its worker needs for a dispatch.
+
+        Args:
+          dispatch: The dispatch.
+
+        Returns:
+          Nanoseconds.
+        """
         here = self._here
         crossing = self.source_ns(dispatch)
         received = self.link.launch_host_ns + self._pumped_bytes(dispatch) * self.link.byte_ns
         return received + here.issue_ns(dispatch) + (crossing or here.device_ns(dispatch))
 
     def source_ns(self, dispatch: Dispatch) -> float:
-        """Nanoseconds that a transfer needs of the host from which its rows come; 0 for any other dispatch."""
+        """The time that a transfer needs of the host from which its rows come; 0 for any other dispatch.
+
+        Args:
+          dispatch: The dispatch.
+
+        Returns:
+          Nanoseconds.
+        """
         n_bytes = None if dispatch.stage < 0 else self.plan.stages[dispatch.stage].crossing_bytes
         return 0.0 if n_bytes is None else self.link.crossing_ns(dispatch.n_rows * n_bytes)
 

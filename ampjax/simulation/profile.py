@@ -62,6 +62,9 @@ class Profile:
           rows: Number of rows.
           part: Which table: `times`, `kernels`, `issue` or `control`.
 
+        Returns:
+          Nanoseconds.
+
         Raises:
           SettingsError: If it was never measured.
         """
@@ -90,6 +93,12 @@ class Profile:
     @classmethod
     def load(cls, path: str | Path) -> Profile:
         """Reads what `save` wrote.
+
+        Args:
+          path: The file.
+
+        Returns:
+          The profile.
 
         Raises:
           DataError: If there is no such file, or it is no profile.

@@ -53,23 +53,58 @@ class HostedCost:
     cores: float
 
     def host_ns(self, dispatch: Dispatch) -> float:
-        """Nanoseconds that a dispatch keeps the host busy."""
+        """The time for which a dispatch keeps the host busy.
+
+        Args:
+          dispatch: The dispatch.
+
+        Returns:
+          Nanoseconds.
+        """
         return self.issue_ns(dispatch) + self.control_ns(dispatch)
 
     def issue_ns(self, dispatch: Dispatch) -> float:
-        """Nanoseconds that the calls of its kernels take of a thread."""
+        """The time that the calls of a dispatch's kernels take of a thread.
+
+        Args:
+          dispatch: The dispatch.
+
+        Returns:
+          Nanoseconds.
+        """
         return _sum(self.plan, dispatch, self.profile, "issue")
 
     def control_ns(self, dispatch: Dispatch) -> float:
-        """Nanoseconds that the scheduler needs to decide on it."""
+        """The time that the scheduler needs to decide on a dispatch.
+
+        Args:
+          dispatch: The dispatch.
+
+        Returns:
+          Nanoseconds.
+        """
         return sum(self.profile.ns(key, rows, "control") for key, rows in _run_by(self.plan, dispatch))
 
     def device_ns(self, dispatch: Dispatch) -> float:
-        """Nanoseconds that its worker's device needs for it, once it has been issued."""
+        """The time that its worker's device needs for a dispatch, once it has been issued.
+
+        Args:
+          dispatch: The dispatch.
+
+        Returns:
+          Nanoseconds.
+        """
         return _sum(self.plan, dispatch, self.profile, "kernels")
 
     def source_ns(self, dispatch: Dispatch) -> float:
-        """Nanoseconds that a transfer needs of the device from which its rows come: none, since it is a kernel of the other one."""
+        """The time that a transfer needs of the device from which its rows come: 0, since the other device runs the kernel.
+
+        Args:
+          dispatch: The dispatch.
+
+        Returns:
+          Nanoseconds.
+        """
         del dispatch
         return 0.0
 

@@ -226,7 +226,11 @@ class Trace:
         return max((row[4] for row in self._read()), default=0) - min((row[3] for row in self._read()), default=0)
 
     def busy_fraction(self) -> dict[int, float]:
-        """The part of the span in which each worker had at least one slice, by worker; slices at the same time count once."""
+        """Computes the part of the span in which each worker had at least one slice; slices at the same time count once.
+
+        Returns:
+          By worker, a number from 0 to 1.
+        """
         busy: dict[int, int] = {}
         until: dict[int, int] = {}
         for worker, _, _, start, end, *_ in sorted(self._read(), key=lambda row: row[3]):

@@ -56,6 +56,9 @@ def route_by(
       join: What makes a message and its choice belong together; by default the whole state.
       name: The node's name.
 
+    Returns:
+      The messages, with the choices in their states.
+
     Raises:
       GraphError: If the choices do not fit the fields, or the message is ragged.
     """
@@ -127,6 +130,9 @@ def isu(
       name: The node's name.
       samples: States that can come, `State.of(...)`: the inverse is checked on them. By default on any small integers, which an
         inverse that only works for states that can come would fail.
+
+    Returns:
+      The messages with their new states.
 
     Raises:
       GraphError: If the inverse does not invert.

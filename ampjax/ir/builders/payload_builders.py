@@ -192,6 +192,9 @@ def concat(*wires: Wire, axis: int = -1, name: str | None = None, join: Key = No
       name: The node's name.
       join: What makes messages of several wires belong together; by default the whole state.
 
+    Returns:
+      The joined payloads, with the states of the first wire's messages.
+
     Raises:
       GraphError: If the payloads do not fit each other.
     """

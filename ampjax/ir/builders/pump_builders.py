@@ -28,6 +28,9 @@ def pump(
       fields: The state fields that each message carries beside `instance`.
       ragged: True if a message holds any number of rows.
 
+    Returns:
+      The pump's wire.
+
     Raises:
       GraphError: If a field is called `instance`, or twice, or the dtype is none that JAX holds now.
     """

@@ -49,6 +49,9 @@ def scale_by_rotated_adam(
       eps: Added to the root.
       every: Updates between two decompositions.
 
+    Returns:
+      An optax transform.
+
     Raises:
       SettingsError: If a decay is outside [0, 1), or `every` below 1.
     """

@@ -23,6 +23,9 @@ def bounded_staleness(tx: optax.GradientTransformation, most: float) -> optax.Gr
       tx: The transform of those that are fresh enough.
       most: The largest staleness that is used.
 
+    Returns:
+      A transform whose `update` takes `staleness`, a float scalar, as an extra argument.
+
     Raises:
       SettingsError: If the bound is negative.
     """

@@ -25,6 +25,9 @@ def compensate_spikes(momentum: float = 0.9) -> optax.GradientTransformationExtr
     Args:
       momentum: m, in [0, 1).
 
+    Returns:
+      A transform whose `update` takes `staleness`, a float scalar, as an extra argument.
+
     Raises:
       SettingsError: If it is outside.
 
@@ -82,6 +85,9 @@ def scale_by_discounted_nadam(
       b2: The decay of the mean of squares.
       eps: Added to the root.
       discount: ψ, how fast µ grows; 0 keeps it at half of `b1`.
+
+    Returns:
+      An optax transform.
 
     Raises:
       SettingsError: If a coefficient is outside [0, 1), or the discount negative.

@@ -51,6 +51,9 @@ def anneal_by_staleness(n_updates: int) -> optax.GradientTransformationExtraArgs
     Args:
       n_updates: Updates until the learning rate is whole: about a quarter of the first phase of its schedule, say the authors.
 
+    Returns:
+      A transform whose `update` takes `staleness`, a float scalar, as an extra argument.
+
     Raises:
       SettingsError: If it is below 1.
     """
@@ -80,6 +83,9 @@ def damp_by_staleness(rate: float = 0.1, cutoff: float = 32.0) -> optax.Gradient
     Args:
       rate: Of the exponential, by update.
       cutoff: The staleness from which on gradients are ignored; infinity ignores none.
+
+    Returns:
+      A transform whose `update` takes `staleness`, a float scalar, as an extra argument.
 
     Raises:
       SettingsError: If the rate is negative, or the cutoff not above 0.

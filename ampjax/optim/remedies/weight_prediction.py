@@ -43,6 +43,9 @@ def predict_weights(tx: optax.GradientTransformation, scale: float = 1.0) -> opt
       tx: The transform, learning rate included.
       scale: How far ahead, as a part of the staleness; 0 is `tx` itself.
 
+    Returns:
+      A transform whose `update` takes `staleness`, a float scalar, as an extra argument.
+
     Raises:
       SettingsError: If the scale is negative.
     """
@@ -72,6 +75,9 @@ def trained_params(state: Any, params: Tree) -> Tree:
     Args:
       state: An optimizer state that holds that of `predict_weights`.
       params: The parameters that models run at, which are given back if it holds none.
+
+    Returns:
+      A tree like `params`.
     """
     is_own = lambda part: isinstance(part, PredictionState)
     own = [part for part in jax.tree.leaves(state, is_leaf=is_own) if is_own(part)]

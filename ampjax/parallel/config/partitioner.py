@@ -47,6 +47,9 @@ class Partitioner:
 
         Args:
           path: The leaf's path, names with `/` between them.
+
+        Returns:
+          True if it does.
         """
         return any(matches(part.strip(), path) for part in self.pattern.split(","))
 

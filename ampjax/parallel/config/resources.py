@@ -126,6 +126,9 @@ class Resources:
 
         Args:
           machine: The machine's number.
+
+        Returns:
+          The numbers, in order.
         """
         return [replica for replica, home in enumerate(self.homes) if home == machine]
 

@@ -136,6 +136,9 @@ class ServerProcesses:
         Args:
           table: The table's number.
           server: The server's.
+
+        Returns:
+          The counts; zero if it has counted none.
         """
         return self._servers[server].traffic.get(table, ByteCounts())
 

@@ -391,6 +391,9 @@ class Table:
           tx: The transform or rule that it was made with.
           settings: Any of `partitions`, `servers`, `mode`, `wire_dtype`, `folder`, `max_lag`, `processes`, in place of the saved ones.
 
+        Returns:
+          The table, with its optimizer state and version.
+
         Raises:
           TableError: If files are missing, cut off or altered, or the transform keeps other state than was saved.
         """

@@ -56,6 +56,9 @@ def random_case(
       n_instances: How many instances; by default 1 to 6, at random.
       dtype: Of payloads and parameters. `float64` needs JAX's 64-bit mode.
       sharing: Whether many nodes compute with another's parameters; nothing else changes.
+
+    Returns:
+      The graph, with instances for its pumps.
     """
     chance = Chance(seed)
     with Graph() as graph:
