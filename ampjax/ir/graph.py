@@ -25,13 +25,14 @@ _CURRENT: contextvars.ContextVar[Graph | None] = contextvars.ContextVar("ampjax_
 class Graph:
     """A static graph of nodes that executes dynamic, instance-dependent control flow (AMPNet §3, §4).
 
-    Used as a context: nodes made inside belong to it. When the context ends, the graph is checked and closed.
+    Use it in a `with` block: nodes that are made inside belong to it. At the end of the block, the graph is checked and closed.
 
     Attributes:
       nodes: The nodes by name, in the order in which they were made.
       closed: Whether the graph has been checked, so that no more nodes can be added.
       copies: The copies of parts that nodes are being added to; see `replicate`.
-      remake: Makes the same graph in another process, where its nodes' functions can't travel, but what they were made from can; else None.
+      remake: Makes the same graph in another process, if its nodes' functions can't be sent there, but the model that they were made from
+        can; else None.
 
     >>> import ampjax as amp
     >>> with amp.Graph() as g:

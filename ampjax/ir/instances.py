@@ -137,7 +137,7 @@ class Messages:
 class Instances(Protocol):
     """A data set: it has a length and hands out many instances at once, as columns.
 
-    It may have `sizes` `[n]`, which tell how large each instance is where the setting `group_by_size` asks.
+    It may have an attribute `sizes` `[n]`: how large each instance is, for the setting `group_by_size`.
     """
 
     def __len__(self) -> int: ...

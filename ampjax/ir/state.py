@@ -46,9 +46,9 @@ class Layout:
 
 
 class State:
-    """Some messages' states, by field name; immutable. What state functions receive and return.
+    """The states of `n` messages, by field name; immutable. State functions take and return it.
 
-    Reading a field gives its column, an integer array `[n]`. `instance` is always there.
+    Reading a field, such as `s.t`, gives its column, an integer array `[n]`. The field `instance` always exists.
 
     Args:
       array: `[n, layout.width]` integers.
@@ -70,7 +70,7 @@ class State:
         """Makes states from columns.
 
         Args:
-          **columns: By field name, integers `[n]`, or a scalar that counts for all rows. `instance` is 0 unless given.
+          **columns: By field name, integers `[n]`, or a scalar for all rows. `instance` is 0 unless given.
 
         Returns:
           The states, `n` rows.
@@ -103,7 +103,7 @@ class State:
         return self._array[:, self._layout.columns[name]]
 
     def replace(self, **columns: Any) -> State:
-        """The same states with some fields changed, or added.
+        """Makes the same states with some fields changed or added.
 
         Args:
           **columns: By field name, the new values: integers or truth values `[n]`, or a scalar.
@@ -131,7 +131,7 @@ class State:
         return State(array, layout, fields)
 
     def drop(self, *names: str) -> State:
-        """The same states without some fields.
+        """Makes the same states without some fields.
 
         Args:
           *names: The fields that the result does not have.

@@ -19,7 +19,7 @@ def check_numerics() -> str:
     Takes about 50 ms, nearly all of it compilation.
 
     Returns:
-      What was checked and what keeps the numbers right, as a sentence.
+      A sentence that says what was checked and what keeps the numbers right.
 
     Raises:
       NumericsError: If a pattern comes out wrong in this process.

@@ -14,15 +14,15 @@ from ampjax.simulation.profile_cost import HostedCost
 
 @dataclass(frozen=True)
 class LinkTimes:
-    """What travelling costs processors; `python -m experiments calibrate --hosts 2` measures it.
+    """The processor time of sending launches and rows between processes; `python -m experiments calibrate --hosts 2` measures it.
 
-    The defaults are those of two processes on a virtual machine with two cores: sockets of this machine, encrypted.
+    The defaults were measured with two processes on one virtual machine with two cores, over encrypted sockets.
 
     Args:
-      launch_driver_ns: Nanoseconds of the driver to write a launch into a batch, to send it, and to hear that it is done.
-      launch_host_ns: Nanoseconds of a host to read it.
-      message_ns: Nanoseconds of either host for a message with rows that cross.
-      byte_ns: Nanoseconds of either end for each byte of them, and of pumped payloads.
+      launch_driver_ns: Nanoseconds that the driver needs to write a launch into a batch, to send it, and to receive its acknowledgement.
+      launch_host_ns: Nanoseconds that a host needs to read a launch.
+      message_ns: Nanoseconds that the sender, and also the receiver, needs for a message with rows.
+      byte_ns: Nanoseconds that each of the two needs for a byte of these rows, or of pumped payloads.
 
     Raises:
       SettingsError: If one is negative or not finite.
@@ -41,7 +41,7 @@ class LinkTimes:
             )
 
     def crossing_ns(self, n_bytes: int) -> float:
-        """The time that rows take of the host that sends them, and as much of the one that receives them.
+        """The time that the host that sends rows needs for them; the host that receives them needs as much.
 
         Args:
           n_bytes: How many bytes they are.
@@ -54,15 +54,16 @@ class LinkTimes:
 
 @dataclass(frozen=True)
 class ClusterCost:
-    """Hosts like the machine that was measured, one for each memory space, and a driver that decides for all of them (decision 26).
+    """A cost model of several hosts, each like the machine that was measured, and of a driver that decides for all of them (decision 26).
 
-    The driver takes its time for control and to send launches. A host issues and computes with one thread, in the order of decision.
+    There is a host for each memory space. The driver needs time for control and for sending launches. A host issues and computes with one
+    thread, in the order in which launches were decided.
 
     Args:
       plan: The plan; stages and nodes must have the names of those that were measured.
       profile: Measured times.
       cores: Cores of all machines together. With one for each host and one for the driver, none slows another down.
-      link: What travelling costs.
+      link: The times for launches and rows that travel.
     """
 
     plan: Plan

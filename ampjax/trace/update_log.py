@@ -166,7 +166,7 @@ class UpdateLog(Instrument):
 
 
 def read_update_log(path: str | Path) -> list[LoggedUpdate]:
-    """Reads what `Trainer.fit(..., update_log=path)` has written. A last line that was cut off, as the run was killed, is left out.
+    """Reads a log of updates that `Trainer.fit(..., update_log=path)` has written. An incomplete last line of a killed run is left out.
 
     Args:
       path: The file.
@@ -175,7 +175,7 @@ def read_update_log(path: str | Path) -> list[LoggedUpdate]:
       The updates, in the order in which they were issued.
 
     Raises:
-      DataError: If it is no such log, or damaged.
+      DataError: If the file is no such log, or is damaged.
       OSError: If it can't be read.
     """
     return [

@@ -36,7 +36,7 @@ def flatmap(wire: Wire, count: StateFn, state: Callable[[State, np.ndarray], Sta
 
 
 def repeat(wire: Wire, count: StateFn, name: str | None = None) -> Wire:
-    """Copies a row: it becomes a ragged message of equal rows.
+    """Turns each row into a ragged message of several equal rows.
 
     Args:
       wire: The messages.
@@ -66,7 +66,7 @@ def group(
     Args:
       wire: The members.
       by: The fields that form the key, with the instance; or a keying function of the state.
-      size: State function that says how many members a group has: of the opener's state where there is one, else of the members'.
+      size: State function that says how many members a group has: of the opener's state if there is an opener, else of the members' states.
       order: State function that sorts a group's rows; by default the members' whole state.
       opener: A wire whose messages open groups, so that a group of size 0 is emitted at once; its state becomes the group's.
       name: The node's name.
@@ -131,7 +131,7 @@ def distribute(wire: Wire, topology: Wire, n: int, name: str | None = None) -> t
       The `n` wires, which carry ragged messages.
 
     Raises:
-      GraphError: If the wire is not ragged, or `topology` is no topology pump's.
+      GraphError: If the wire is not ragged, or `topology` is not the wire of a topology pump.
     """
     return current_graph().add(name, control_nodes.Distribute(n), (wire, topology), n).outputs
 
@@ -148,7 +148,7 @@ def collect(wires: Sequence[Wire], topology: Wire, name: str | None = None) -> W
       Ragged messages of `n_rows` rows each, as the topology says.
 
     Raises:
-      GraphError: If wires are not ragged or of different shapes, or `topology` is no topology pump's.
+      GraphError: If wires are not ragged or of different shapes, or `topology` is not the wire of a topology pump.
     """
     return add_with_one_output(Collect(), (*wires, topology), name=name)
 
