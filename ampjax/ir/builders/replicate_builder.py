@@ -16,7 +16,7 @@ from ampjax.ir.wires import Wire
 def replicate(
     part: NodeBuilder | Callable[..., Any], n: int, route: str | StateFn = "round_robin", name: str | None = None
 ) -> Callable[..., Any]:
-    """Makes `n` copies of a part of the graph between a cond and a phi (AMPNet, figure 4b); the trainer averages their parameters.
+    """Makes `n` copies of a part of the graph between a cond and a phi (AMPNet, figure 4b); `replica_sync` keeps their parameters together.
 
     The part is a node, or a function from wires to wires that builds any number of nodes, loops and losses included. In a copy, names that
     the user gives end in the copy's number (`linear1/0`, `linear1/1`, ...). Nodes with parameters start from the same values in all copies,

@@ -45,7 +45,7 @@ class RowGrads:
     """The aggregated gradient of a sparse variable.
 
     Args:
-      ids: Rows that were touched, `[k]`; those of its table, where that has other axes (see `ampjax.sparse.detection.row_axes`).
+      ids: The rows that were touched, `[k]`; rows of its table, if this has other axes (see `ampjax.sparse.detection.row_axes`).
       values: Their gradients, `[k, *row]`; all other rows have zero.
     """
 

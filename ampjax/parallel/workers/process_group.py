@@ -35,7 +35,7 @@ OnQuestion = Callable[[int, Message], None]
 
 @dataclass(frozen=True)
 class ProcessState:
-    """What is known of one process of a runner.
+    """The state of one process of a runner.
 
     Args:
       name: What errors and logs call it.

@@ -24,14 +24,14 @@ _MOST = 3
 
 @dataclass(frozen=True)
 class Recovery:
-    """A loss of processes after which training went on.
+    """A loss of processes from which training has recovered.
 
     Args:
-      step: The step that was to be taken, or had just been.
-      restored: The step from which it went on.
-      error: What had happened.
-      noticed: When that was noticed, in seconds since 1970.
-      seconds: How long it took until all steps had been taken again.
+      step: The step that was about to be taken, or had just been taken.
+      restored: The step of the checkpoint that was restored.
+      error: The error that had occurred.
+      noticed: The time at which it was noticed, in seconds since 1970.
+      seconds: How long it took until all lost steps had been repeated.
     """
 
     step: int
