@@ -33,7 +33,7 @@ def trainable(params: Tree) -> Tree:
 
 
 def combine(params: Tree, changed: Tree) -> Tree:
-    """`params` with its trainable leaves replaced; the inverse of `trainable`.
+    """Replaces the trainable leaves of `params`; the inverse of `trainable`.
 
     Args:
       params: Parameters.
@@ -46,7 +46,7 @@ def combine(params: Tree, changed: Tree) -> Tree:
 
 
 def make_update(tx: optax.GradientTransformation, gradient: str = "mean") -> Callable[..., tuple[Tree, Tree, Tree]]:
-    """The update of a PPT from its locally accumulated gradients (AMPNet §3, §4), to be jitted.
+    """Makes the update of a PPT from its locally accumulated gradients (AMPNet §3, §4), a function to be jitted.
 
     The function returned is `update(params, opt_state, accumulator, count, **extra) -> (params, opt_state, accumulator)`:
 

@@ -95,17 +95,17 @@ def find_sparse(
 ) -> Analysis:
     """Finds the sparse parameter leaves of a single-device loss function. Nothing is computed.
 
-    Reads are gathers of whole rows: `table[ids]`, `jnp.take`, `.at[ids].get`, `table[i]`, embeddings of flax; of a stack of tables by
-    pairs, `tables[f, ids]` or under `vmap`; of columns, `table[:, ids]`. They may stand behind casts, transposes, reshapes that keep rows
-    in one piece, slices, `stop_gradient`, a few rows that are overwritten (`table.at[0].set(0)`) and a concatenation of tables, and inside
-    `jit`, `checkpoint`, `custom_jvp`, `vmap`, `scan`, `cond` and, where ids don't change from step to step, `while`. Ids may come from the
-    batch, from constants, from integer parameters and from random keys among these; not from float parameters, nor from rows that were
-    read.
+    A leaf is sparse if it is only read by gathers of whole rows. These are `table[ids]`, `jnp.take`, `.at[ids].get`, `table[i]`, embeddings of
+    flax; of a stack of tables, `tables[f, ids]` or the same under `vmap`; of columns, `table[:, ids]`. Before a gather there may be casts,
+    transposes, reshapes that keep rows in one piece, slices, `stop_gradient`, a few overwritten rows (`table.at[0].set(0)`) and a
+    concatenation of tables. Gathers may be inside `jit`, `checkpoint`, `custom_jvp`, `vmap`, `scan`, `cond` and, if ids don't change from
+    step to step, `while`. Ids may come from the batch, from constants, from integer parameters and from random keys among these; not from
+    float parameters, nor from rows that were read.
 
     Args:
       loss_fn: `loss_fn(params, batch) -> loss` or `(loss, aux)`.
       params: Any pytree of arrays or `jax.ShapeDtypeStruct`s.
-      batch: The same for one batch. Its sizes may differ from those of later batches.
+      batch: The same for a batch. Its sizes may differ from those of later batches.
       min_rows: A leaf with fewer rows is dense.
       mapped: Names and sizes of the axes over which the loss function will be mapped.
 

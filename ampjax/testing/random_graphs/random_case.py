@@ -48,7 +48,7 @@ class Case:
 def random_case(
     seed: int, *, size: int = 8, n_instances: int | None = None, dtype: str = "float32", sharing: bool = False
 ) -> Case:
-    """A random graph, with instances; a pure function of its arguments.
+    """Makes a random graph, with instances; the same arguments give the same case.
 
     Args:
       seed: The seed.
