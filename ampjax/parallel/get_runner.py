@@ -48,7 +48,7 @@ def get_runner(
       params: A pytree of float arrays; copied at the first batch.
       tx: An optax transform, which must work row by row on sparse variables. Without sparse variables and servers, it gets the loss as
         `value`. Transforms that take `staleness` get the number of updates since the gradients' parameters were pulled, which is 0 if
-        `sync` is True. Their state is then inside a `ToldState`, on tables, too.
+        `sync` is True. Their state is then inside a `StalenessState`, on tables, too.
       resource_info: A resource file, a mapping with its content, `Resources`, or None for all local devices as one machine. For machines with
         addresses, a server process is started for each server and a worker process for each replica, at the first batch.
       config: The settings.

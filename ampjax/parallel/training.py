@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from ampjax.errors import AmpError, EquivalenceWarning, HostError, ServerError, SettingsError
-from ampjax.optim.told_staleness import told_if_asked
+from ampjax.optim.staleness_state import keep_staleness_if_used
 from ampjax.parallel.config.partitioner import Group, Partitioner
 from ampjax.parallel.config.trainable_params import checked_params
 from ampjax.parallel.equivalence.compare import Equivalence, check_equivalence
@@ -55,7 +55,7 @@ class Training:
         self, setup: RunnerSetup, params: Tree, partitioners: Sequence[Partitioner], clock: Callable[[], float]
     ):
         first = checked_params(params)
-        self.setup, self.steps = replace(setup, tx=told_if_asked(setup.tx, first)), 0
+        self.setup, self.steps = replace(setup, tx=keep_staleness_if_used(setup.tx, first)), 0
         self.model: InitialModel | BuiltModel = InitialModel(self.setup.tx, first)
         self._partitioners, self._clock = list(partitioners), clock
         self.searches: Searches | None = None

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from ampjax.errors import SettingsError
-from ampjax.optim.remedies.what_is_told import require_params, staleness_of
+from ampjax.optim.remedies.extra_arguments import require_params, staleness_of
 from ampjax.optim.transform import transform
 
 Tree = Any

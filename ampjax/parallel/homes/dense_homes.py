@@ -18,7 +18,7 @@ from ampjax.devices.per_replica import replica_entry, replicate, shard_of, sprea
 from ampjax.devices.random_keys import copy_leaf, data_of, wrapped_like
 from ampjax.optim.split_transform import Split, Totals
 from ampjax.optim.split_update import Proposal, SharedPart
-from ampjax.optim.told_staleness import with_staleness
+from ampjax.optim.staleness_state import set_staleness
 from ampjax.parallel.config.leaf_paths import path_text
 from ampjax.parallel.config.resources import Resources
 from ampjax.parallel.homes.wire import Wire
@@ -286,12 +286,12 @@ class DenseAtServers:
         return self._travel(grads, lambda home: (machine, home))
 
     def tell(self, staleness: int) -> None:
-        """Tells the optimizer how stale the gradients of the next update are, if it asks (`optim.told_staleness`).
+        """Tells the optimizer how stale the gradients of the next update are, if it asks (`optim.staleness_state`).
 
         Args:
           staleness: Updates since their parameters were pulled.
         """
-        self._state = with_staleness(self._state, staleness)
+        self._state = set_staleness(self._state, staleness)
 
     def shared(self, turn: int, grads: Tree, totals: Totals) -> dict[str, list[np.ndarray]]:
         """The values that tables need for one round of reductions.
