@@ -18,10 +18,10 @@ ENCODINGS = ("collect", "flatmap")
 
 @dataclass(frozen=True, eq=False)
 class Graphs:
-    """Directed graphs as columns; an edge without direction is two edges.
+    """Directed graphs as columns; an undirected edge is two edges.
 
-    A node has two numbers: one within its graph, from 0, and a global one, `node_ptr[graph]` more. The edges stand in the order of
-    their senders, so those of one sender are neighbours.
+    A node has two numbers: one within its graph, from 0, and a global one, which is larger by `node_ptr[graph]`. Edges are sorted by sender,
+    so those of one sender are neighbours.
 
     Args:
       node_ptr: `[n + 1]`: graph `i` has the nodes `node_ptr[i] ... node_ptr[i + 1] - 1`.
@@ -154,7 +154,7 @@ class GraphInstances:
 
     Args:
       graphs: The graphs.
-      ids: `[n]`: those that belong to this data set.
+      ids: `[n]`: the graphs that belong to this data set.
       nodes: By pump, a row for each node of all graphs: `[nodes, *shape]`.
       targets: By pump, a row for each graph, without state fields: `[len(graphs), *shape]`.
       encoding: `collect` or `flatmap`.

@@ -86,8 +86,8 @@ class Pairs:
     """Sentences and their translations.
 
     Args:
-      source: What is read.
-      target: What is written, as many sentences.
+      source: Sentences of the source language.
+      target: As many sentences of the target language.
 
     Raises:
       DataError: If they are not equally many.
@@ -122,7 +122,7 @@ class PairBatches:
     Args:
       pairs: The pairs.
       batch: Rows of a batch.
-      max_length: Words of a sentence at most.
+      max_length: The most words of a sentence.
       n_buckets: Buckets, equally wide.
       seed: Of the order and of the seeds in the batches.
 
@@ -160,7 +160,7 @@ class PairBatches:
 
     @property
     def n_pairs(self) -> int:
-        """Pairs of an epoch, those left out not counted."""
+        """The number of pairs in an epoch, without those that are left out."""
         return sum(len(ids) for _, ids in self._buckets)
 
     def epoch(self, number: int = 0) -> Iterator[dict[str, np.ndarray]]:

@@ -219,7 +219,7 @@ def init(config: Config, seed: int = 0) -> Any:
 
 
 def make_loss(config: Config) -> Callable[[Any, Batch], jax.Array]:
-    """The training loss: both heads' mean cross entropies in nats, with smoothed labels. See `layers.classifiers` for statistics.
+    """The training loss: both heads' mean cross entropies in nats, with smoothed labels. See `layers.classifiers` for how statistics are kept.
 
     Args:
       config: Sizes of the model and how it is trained.

@@ -135,7 +135,7 @@ def init(config: Config, seed: int = 0) -> Any:
 
 
 def make_loss(config: Config) -> Callable[[Any, Batch], jax.Array]:
-    """The training loss `loss_fn(params, batch)`: the mean cross entropy in nats. See `images` for how statistics travel.
+    """The training loss `loss_fn(params, batch)`: the mean cross entropy in nats. See `layers.classifiers` for how statistics are kept.
 
     Args:
       config: Sizes of the model and how it is trained.
