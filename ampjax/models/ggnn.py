@@ -29,18 +29,18 @@ from ampjax.ir.wires import Wire
 
 @dataclass(frozen=True)
 class Network:
-    """The part that both tasks share: sizes, and how states travel over edges.
+    """The part that both tasks share: sizes, and the propagation of states over edges.
 
     Args:
       n_features: Features of a node, F; at most `hidden`.
       hidden: Features of a node's state, H.
       steps: Propagation steps, T.
-      n_kinds: Kinds of directed edges: as many linear maps.
+      n_kinds: Kinds of directed edges; each has a linear map.
       graphs: The tables of the `flatmap` encoding; without them the encoding is `collect`.
-      replicas: Copies of each edge map and of the gated unit, by instance.
-      copies: Copies of all of it, by instance, each on a worker of its own.
-      separate_gates: Whether the gated unit is three nodes, `update_gate`, `reset_gate` and `candidate`, which may stand on workers of
-        their own (arXiv version, figure 7), rather than the one node `update`.
+      replicas: The number of copies of each edge map and of the gated unit, each for some instances.
+      copies: The number of copies of the whole network, each for some instances and on a worker of its own.
+      separate_gates: Whether the gated unit is three nodes, `update_gate`, `reset_gate` and `candidate`, which may be on workers of
+        their own (arXiv version, figure 7), or the single node `update`.
 
     Raises:
       SettingsError: If a size is below 1, there are more features than `hidden`, or the graphs have another number of edge kinds.
@@ -148,13 +148,15 @@ class Network:
 
 
 def ggnn_regression(network: Network, scale: float = 1.0) -> Graph:
-    """A number for each graph: `sum_v sigmoid(i(h_v, x_v)) * j(h_v, x_v)` (Li et al., equation 7, without tanh, as regression needs it).
+    """Makes a network that predicts a number for each graph: `sum_v sigmoid(i(h_v, x_v)) * j(h_v, x_v)`.
+
+    This is equation 7 of Li et al. without tanh, since it is a regression.
 
     Pumps: `x` `[F]` for each node, `target` `()` for each graph, and `edges`, the topology, in the encoding `collect`.
 
     Args:
       network: Sizes and encoding.
-      scale: What the metric `error`, the mean absolute error, is multiplied with: from the targets' unit to that of the report.
+      scale: The factor of the metric `error`, the mean absolute error, from the targets' unit to that of the report.
 
     Returns:
       The graph, with the parameterised nodes `edge0` ..., `update` and `readout`, the loss `square` (half the squared error) with the
@@ -175,7 +177,7 @@ def ggnn_regression(network: Network, scale: float = 1.0) -> Graph:
 
 
 def ggnn_selection(network: Network) -> Graph:
-    """One node of each graph: a score per node, and a softmax over the nodes of the graph (Li et al., section 3.2).
+    """Makes a network that selects one node of each graph, by a softmax over the scores of its nodes (Li et al., section 3.2).
 
     Pumps: `x` `[F]` for each node, `answer` `[1]` for each node (1 at the node to be selected, else 0), and `edges`, the topology, in the
     encoding `collect`.
@@ -309,7 +311,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Candidate:
-    """What the gated unit would make of a state: `tanh([a; r * h] U)`.
+    """The candidate for the new state in the gated unit: `tanh([a; r * h] U)`.
 
     Args:
       hidden: H.

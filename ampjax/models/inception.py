@@ -44,13 +44,13 @@ class Config:
     """Sizes of the model and how it is trained.
 
     Args:
-      blocks: Names in `BLOCKS`; the auxiliary head stands before `to 8`.
+      blocks: Names in `BLOCKS`; the auxiliary head comes before `to 8`.
       shrink: Every number of channels is divided by this.
       classes: Classes.
       size: Height and width of an image in pixels.
       auxiliary: Whether there is an auxiliary head.
-      auxiliary_weight: Of its loss.
-      smoothing: Probability that is spread over all classes.
+      auxiliary_weight: The weight of its loss.
+      smoothing: The probability that label smoothing spreads over all classes.
       dropout: Rate, before the head.
       batch: Images of a batch, all replicas together.
       epoch_updates: Updates of an epoch.
@@ -189,7 +189,7 @@ class Inception(nnx.Module):
 
 
 class Auxiliary(nnx.Module):
-    """A classifier on the grid in the middle: mean pooling, a 1 × 1 convolution, one over the whole grid that is left, and a matrix."""
+    """A classifier on the middle grid: mean pooling, a 1 × 1 convolution, a convolution over the whole remaining grid, and a matrix."""
 
     def __init__(self, n_in: int, config: Config, rngs: nnx.Rngs):
         grid = config.auxiliary_grid

@@ -42,13 +42,13 @@ class Config:
       classes: Rows of the softmax matrix; `vocabulary` if None.
       embedding: Features of an embedding.
       hidden: Features of the LSTM's cell.
-      projection: Features that recur and come out; None for an LSTM without a projection.
-      samples: Classes drawn for a step's softmax.
+      projection: Features of the projected output, which is also fed back; None for an LSTM without a projection.
+      samples: Classes that are drawn for the sampled softmax of a step.
       batch: Sequences in a batch.
       steps: Words of a sequence in a batch.
       dropout: Rate, on embeddings and on the LSTM's outputs.
-      learning_rate: Of Adagrad.
-      accumulator: Where Adagrad's sums of squares start.
+      learning_rate: The learning rate of Adagrad.
+      accumulator: The initial value of Adagrad's sums of squares.
       clip: Largest norm of the LSTM's gradient.
       average: Decay of the moving average of the LSTM's parameters.
 
@@ -122,7 +122,7 @@ class LanguageModel(nnx.Module):
 
 
 class Softmax(nnx.Module):
-    """A class's row and bias; kept by rows, so that a step may read a few."""
+    """The output layer, with a row and a bias for each class, so that a step may read only some rows."""
 
     def __init__(self, n_classes: int, features: int, rngs: nnx.Rngs):
         self.weight = nnx.Param(_rows(rngs.params(), (n_classes, features), jnp.float32))
@@ -165,11 +165,11 @@ def init(config: Config, seed: int = 0) -> Any:
 
 
 def make_loss(config: Config, carry: bool = False) -> Callable[[Any, Batch], Any]:
-    """The training loss: the mean of the words' sampled cross entropies, in nats, times the steps.
+    """Makes the training loss: the mean of the words' sampled cross entropies, in nats, times the number of steps.
 
     Args:
-      config: The model's.
-      carry: Whether the loss also gives the LSTM's last state, for the next batch's `state`.
+      config: Sizes of the model and how it is trained.
+      carry: Whether the loss also returns the LSTM's last state, for the next batch's `state`.
 
     Returns:
       `loss_fn(params, batch) -> loss`, or `-> (loss, state)`.
@@ -223,7 +223,9 @@ def make_evaluate(config: Config) -> Callable[[Any, Batch], tuple[jax.Array, Any
 
 
 def make_optimizer(config: Config) -> optax.GradientTransformation:
-    """Adagrad. The embedding's gradient counts `batch` times; only the LSTM's is clipped, and only its parameters are averaged.
+    """Makes Adagrad as the paper uses it.
+
+    The embedding's gradient is multiplied by `batch`. Only the LSTM's gradient is clipped, and only its parameters are averaged.
 
     Args:
       config: Sizes of the model and how it is trained.

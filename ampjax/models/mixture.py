@@ -66,8 +66,8 @@ class Experts:
     def gate(self, params: Any, x: jax.Array, key: Any = None) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Chooses experts for a row.
 
-        `H = x W_g + N(0, 1) softplus(x W_noise)`; the weights are the softmax of the top entries of H. A single weight would always be 1
-        and teach the gate nothing, so `top` 1 takes its share in the softmax over all experts (Fedus et al. 2021).
+        `H = x W_g + N(0, 1) softplus(x W_noise)`; the weights are the softmax of the top entries of H. With `top` 1 this weight would always
+        be 1, and the gate would get no gradient; so then the weight is that of the softmax over all experts (Fedus et al. 2021).
 
         Args:
           params: As `init_gate` gives them.
@@ -128,15 +128,14 @@ class Experts:
 
 
 def mixture_of_experts(experts: Experts, replicas: int = 1) -> Graph:
-    """A classifier of rows by a mixture of experts; an instance is a batch of rows.
+    """Makes a classifier of rows by a mixture of experts; an instance is a batch of rows.
 
     Pumps: `x` `[n_in]` and `label` `()` int32, both with the fields `i` (the row's number) and `n` (rows of the instance). The paper's
-      second
-    balancing loss, on the load, is left out.
+    second balancing loss, on the load, is left out.
 
     Args:
       experts: The sizes.
-      replicas: Copies of the gate and of each expert behind Cond and Phi, by instance.
+      replicas: The number of copies of the gate and of each expert, each for some instances.
 
     Returns:
       The graph, with the parameterised nodes `gate` and `expert0`, `expert1`, ... (or `gate/0` ...), the losses `xent` (metric `accuracy`)

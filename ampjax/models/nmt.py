@@ -39,15 +39,15 @@ class Config:
         attention layer above the decoder.
       dropout: Rate, on each LSTM's input.
       scale: Initial values are uniform within ± this.
-      learning_rate: Of SGD; halved 10 times in the second half of training.
-      n_updates: Updates in all.
+      learning_rate: The learning rate of SGD; it is halved 10 times in the second half of training.
+      n_updates: Updates of the whole training.
       clip: Largest norm of the gradient.
       batch: Sentences in a batch.
-      max_length: Words of a sentence that training looks at.
+      max_length: The most words of a sentence in training.
       beam: Beam width of translation.
 
     Raises:
-      SettingsError: If a size is below 1, or the architecture is none of the two, or can't have so many layers.
+      SettingsError: If a size is below 1, the architecture is neither of the two, or it can't have so many layers.
     """
 
     layers: int = 2
@@ -132,12 +132,12 @@ class Translator(nnx.Module):
         """Encodes sentences.
 
         Args:
-          source: `[n, words]` int32, filled up behind each sentence's end.
+          source: `[n, words]` int32, padded after each sentence's end.
           length: `[n]` int32: words of each sentence.
           drop: Dropout of this batch.
 
         Returns:
-          What the decoder attends to, and the state that it starts from.
+          The memory that the decoder attends to, and its first state.
         """
         outputs, states = self.encoder(self.source_embedding[source], length, drop)
         present = jnp.arange(source.shape[1]) < length[:, None]
@@ -147,18 +147,18 @@ class Translator(nnx.Module):
         """Decodes one word of each sentence.
 
         Args:
-          memory: What `encode` gave.
+          memory: The memory that `encode` has returned.
           state: The decoder's state.
-          words: `[n]` int32: the words before.
+          words: `[n]` int32: the previous words.
 
         Returns:
-          The state after, and the next words' logits `[n, V]`.
+          The next state, and the next words' logits `[n, V]`.
         """
         state, output = self.decoder.step(memory, state, self.target_embedding[words], dropout.Dropout(None, 0.0))
         return state, output @ self.output[...]
 
     def logits(self, batch: Batch, drop: dropout.Dropout) -> jax.Array:
-        """Computes the logits of all words of the targets, each after the right words before it.
+        """Computes the logits of all words of the targets, each given the right previous words (teacher forcing).
 
         Args:
           batch: Sources and targets.
@@ -186,7 +186,7 @@ def init(config: Config, seed: int = 0) -> Any:
 
 
 def make_loss(config: Config) -> Callable[[Any, Batch], jax.Array]:
-    """The training loss `loss_fn(params, batch)`: the words' cross entropies in nats, summed over a sentence, averaged over the batch.
+    """Makes the training loss: the words' cross entropies in nats, summed over a sentence, averaged over the batch.
 
     Args:
       config: Sizes of the model and how it is trained.
@@ -227,7 +227,7 @@ def _nats(config: Config, params: Any, batch: Batch, drop: dropout.Dropout) -> j
 
 
 def make_optimizer(config: Config) -> optax.GradientTransformation:
-    """SGD after clipping by the norm of all gradients.
+    """Makes SGD with the schedule `halving`, after clipping by the norm of all gradients.
 
     Args:
       config: Sizes of the model and how it is trained.
