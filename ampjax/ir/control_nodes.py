@@ -1,6 +1,6 @@
 """Control nodes: relational operations on states.
 
-Each operation knows the type of what it emits (`infer`) and its pure function on state columns. None touches a payload;
+Each operation infers the type of its outputs (`infer`) and has a pure function of state columns. None touches a payload;
 `unfold/rules/routes` applies them to columns of states.
 """
 
@@ -25,7 +25,9 @@ Key = tuple[str, ...] | StateFn | None
 
 
 def tried(where: str, function: Callable[[State], Any], states: State) -> tuple[Any, State]:
-    """Runs a state function on sample states; on the first alone, all zero, if it looks up a table that is too small for the others.
+    """Runs a state function on sample states; if that raises an IndexError, only on the first one, which is all zero.
+
+    A state function may look up a table that is too small for the other samples.
 
     Args:
       where: What an error calls the function.
@@ -58,7 +60,7 @@ def _column(node: Node, role: str, function: StateFn, fields: tuple[str, ...]) -
 
 
 def _new_states(node: Node, role: str, function: Callable[..., Any], states: State) -> tuple[State, State]:
-    """Tries a function that makes states on samples; returns what it made, and of what."""
+    """Tries a function from states to states on samples; returns its result, and the samples that it is the result of."""
     where = f"node `{node.name}`, {role}"
     value, states = tried(where, function, states)
     if not isinstance(value, State) or len(value) != len(states):
@@ -249,7 +251,7 @@ class Isu:
 class Relabel:
     """Changes the state by a function that need not have an inverse.
 
-    Gradients go back to where a message came from, which is known when an instance has been unfolded.
+    Gradients need no inverse to find their way back: the instance's program says where each message came from.
 
     Args:
       function: From states to states; it may add and drop fields.
@@ -328,7 +330,7 @@ class Flatmap:
 
 @dataclass(frozen=True)
 class Repeat:
-    """Replicate: one row becomes a ragged message of `count` rows that all hold it; gradients are summed.
+    """Turns a row into a ragged message of `count` equal rows (the paper's Replicate); gradients are summed.
 
     Args:
       count: State function: how many rows; may be 0.
@@ -357,7 +359,7 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Ungroup:
-    """A ragged message becomes one message per row (AMPNet §4).
+    """Turns a ragged message into one message for each row (AMPNet §4).
 
     Args:
       state: `state(s, i)`: the rows' states, from the ragged message's state and the row's number in it.
