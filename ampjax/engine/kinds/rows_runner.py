@@ -37,9 +37,7 @@ class RowsRunner(StageRunner):
         self._records = RecordedActivations(stage, arenas, partial(find_residuals, self._program))
         self._infer = rows.forward(self._program, self._arrays.wiring)
         self._train: Kernel | None = None  # made when the parameters' shapes are known
-        self._adjoints: dict[
-            GradientConsumer, Kernel
-        ] = {}  # looking a kernel up by its program takes as long as a message
+        self._adjoints: dict[GradientConsumer, Kernel] = {}  # a look-up by program takes as long as a message
         self.can_update_at_once = self._needs_backward = needs_backward(stage)
 
     def forward(self, launches: Coalesced, params: Params) -> None:
