@@ -1,4 +1,4 @@
-"""Checkpoints of one run in one folder: numbered, each whole or not there; the last few are kept, and the newest that is whole is read.
+"""Numbered checkpoints of one run in one folder. Each is complete or not there; the last few are kept, and the newest undamaged one is read.
 
 Each is a folder that `runner_files` writes in one go. A damaged one is left where it is: it may still be of use to somebody.
 """
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class SnapshotWarning(UserWarning):
-    """A snapshot is damaged, so an older one was taken."""
+    """A snapshot is damaged, so an older one was used."""
 
 
 class Series:
@@ -60,7 +60,11 @@ class Series:
         self.claim()
 
     def numbers(self) -> list[int]:
-        """The numbers of the checkpoints that are there, the newest first. Deletes what killed saves have left beside them."""
+        """The numbers of the checkpoints that are there, the newest first. Deletes what killed saves have left beside them.
+
+        Returns:
+          The numbers.
+        """
         if not self.folder.is_dir():
             return []
         name = re.compile(re.escape(self._stem) + r"(\d+)(\..*)?")
@@ -74,6 +78,9 @@ class Series:
 
         Args:
           number: Its number.
+
+        Returns:
+          Its path.
         """
         return self.folder / f"{self._stem}{number}"
 
