@@ -280,7 +280,7 @@ class Ticket:
 
 
 class RemoteRows:
-    """Rows that a launch reads back from a host; a NumPy array as soon as somebody wants it to be one.
+    """Rows that a launch reads back from a host; they become a NumPy array when they are used as one.
 
     Args:
       link: The host.

@@ -58,7 +58,7 @@ def warn_of_wrong_numbers(where: str, devices: Iterable[Any]) -> None:
 
 
 _asked: list[str] = []
-"""Who has had the check run in this process: the first who asked, or nobody yet."""
+"""The first caller in this process that had the check run, if any."""
 
 
 def _error(where: str) -> NumericsError | None:

@@ -201,7 +201,7 @@ def _delayed(tx: optax.GradientTransformation, delay: int | RandomDelay, sync: i
 
 
 def _never_stale(own: Any) -> Any:
-    """A transform that is told a staleness of 0 where it is told none."""
+    """A transform that gets a staleness of 0 if its caller passes none."""
 
     def update(updates: Tree, state: Any, params: Tree = None, *, staleness: Any = 0.0, **extra: Any) -> Any:
         return own.update(updates, state, params, staleness=staleness, **extra)

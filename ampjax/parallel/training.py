@@ -1,4 +1,4 @@
-"""How a runner trains: it plans at the first batch, takes steps, searches partitions, saves, and goes on after a loss of processes.
+"""How a runner trains: it plans at the first batch, takes steps, searches partitions, saves, and recovers after a loss of processes.
 
 Owns the order of these things and the counts. The model itself, files and reports are elsewhere.
 """
@@ -155,7 +155,7 @@ class Training:
     def _step(
         self, model: BuiltModel, parts: Sequence[Tree], wanted: Sequence[str]
     ) -> tuple[Metrics, Sequence[AmpError]]:
-        """One step, and which errors are to be told after it."""
+        """Takes a step; also returns the errors that are to be raised after it."""
         searches = self.searches
         if searches is not None and (next_split := searches.wanted()) is not None:
             model.resplit(*next_split)

@@ -45,7 +45,7 @@ class DecidedLines(NamedTuple):
 
 
 class Decisions:
-    """Dispatches that have been decided together. They are made when somebody asks for them.
+    """Dispatches that have been decided together. The objects are made on demand.
 
     Args:
       lines: `[n, columns]`: what loops have written about them.

@@ -1,4 +1,4 @@
-"""A choice of settings, what the simulator says of it, and what a trial of it came to."""
+"""A choice of settings, with the results of its simulation and of its trial."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ class RayHost:
         """Runs the host until its program ends.
 
         Args:
-          job: What it is told.
+          job: Its job.
           main: What it runs, packed.
 
         Returns:

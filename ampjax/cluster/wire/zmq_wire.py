@@ -1,4 +1,4 @@
-"""Where a process makes its channels over ZeroMQ: with the keys of the run, which nobody else has, on the loopback unless told otherwise."""
+"""Makes a process's channels over ZeroMQ: with the keys of the run, and on the loopback unless another address is given."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a runner does when processes are lost: starts others, goes back to the last checkpoint, and takes the steps since then again.
+"""Recovers a runner that has lost processes: starts new ones, restores the last checkpoint, and repeats the steps since then.
 
-The batches since then are kept for that, so the model ends with the bits of one that nobody disturbed.
+The batches since then are kept, so the model ends with the bits of an undisturbed run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ampjax.errors import HostError, ServerError
 
 Tree = Any
 _MOST = 3
-"""How often in a row, without a new step between, processes may be lost before that is an error."""
+"""How often processes may be lost, without a new step in between, before that is an error."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class Recovery:
 
 @dataclass
 class Recoverer:
-    """Keeps what is needed to go on, and goes on.
+    """Keeps the last checkpoint and the batches since then, and recovers with them.
 
     Args:
-      restore: Reads a checkpoint, and gives its step.
-      reset: Puts parameters in place, with fresh optimizer state, at step 0.
+      restore: Restores a checkpoint, and returns its step.
+      reset: Sets parameters, with a new optimizer state, at step 0.
       again: Takes a step with the replicas' parts of a batch.
     """
 
