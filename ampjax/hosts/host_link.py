@@ -27,7 +27,7 @@ _RECEIVE_S = 0.05
 
 
 class HostLink:
-    """What the driver knows of one host.
+    """The driver's view of one host.
 
     Several threads may wait for the same host, and one of them receives.
 

@@ -1,4 +1,4 @@
-"""What users say about hosts, and what they can read of them."""
+"""The users' choice of hosts, and the information on hosts that users can read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ampjax.errors import SettingsError
 from ampjax.utils.setting_checks import at_least, one_of
 
 KINDS = "processes", "threads"
-"""What hosts can be."""
+"""The kinds of hosts."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Hosts:
 
 
 class Place(NamedTuple):
-    """Where a host is.
+    """The place of a host.
 
     Args:
       text: In words.
@@ -78,7 +78,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class HostState:
-    """What is known of a host.
+    """The state of a host.
 
     Args:
       name: What errors call it.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 StateFn = Callable[[State], Any]
 Key = tuple[str, ...] | StateFn | None
-"""What makes messages belong together: fields, a keying function, or (None) the whole state."""
+"""The key by which messages are joined or grouped: fields, a keying function, or (None) the whole state."""
 
 
 def tried(where: str, function: Callable[[State], Any], states: State) -> tuple[Any, State]:

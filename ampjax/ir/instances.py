@@ -1,4 +1,4 @@
-"""What the controller pumps: instances, as columns of messages.
+"""Instances: the data that the controller pumps, as columns of messages.
 
 A training example enters the graph as a few messages on its pumps. For speed they come in batches: one struct of arrays
 (`Messages`) per pump for many instances at once. A plain list of dictionaries, one per instance, is turned into that.

@@ -22,7 +22,7 @@ INSTANCE, HANDLE = 0, 1
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each state field of a graph stands in the state array: columns 0 and 1 are `INSTANCE` and `HANDLE`."""
+    """The column of each state field of a graph in the state array; columns 0 and 1 are `INSTANCE` and `HANDLE`."""
 
     fields: tuple[str, ...]
 
@@ -52,7 +52,7 @@ class State:
 
     Args:
       array: `[n, layout.width]` integers.
-      layout: Where the fields stand.
+      layout: The column of each state field.
       fields: The fields that these messages carry.
 
     >>> s = State.of(t=[0, 1], length=2)

@@ -61,7 +61,7 @@ class RandomDelay:
 
 
 class DelayedState(NamedTuple):
-    """What `delayed` keeps.
+    """The state of `delayed`.
 
     Attributes:
       step: Gradients that have come.

@@ -1,4 +1,4 @@
-"""What an optimizer does to the rows of one table: pure functions on any selection of rows.
+"""The part of an optimizer that works on the rows of one table: pure functions of any selection of rows.
 
 `optim.split_rows` makes rules from an optax transform. Nothing in here knows which optimizer it was, or where rows are kept.
 """

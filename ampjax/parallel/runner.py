@@ -169,7 +169,7 @@ class Runner:
 
     @property
     def setup(self) -> RunnerSetup:
-        """What it is trained with, the optimizer as steps use it."""
+        """The loss, the settings, and the optimizer as steps use it."""
         return self._training.setup
 
     @property
@@ -189,7 +189,7 @@ class Runner:
 
     @property
     def plan(self) -> VariablePlan | None:
-        """What becomes of each variable; None before the first batch."""
+        """The plan for each variable; None before the first batch."""
         model = self._training.model
         return model.plan if isinstance(model, BuiltModel) else None
 

@@ -56,7 +56,7 @@ class ControlStep:
 
     @functools.cached_property
     def kind(self) -> type:
-        """What the node does."""
+        """The type of the node's operation."""
         return type(self.node.op)
 
     @functools.cached_property
@@ -72,7 +72,7 @@ class ControlStep:
 
     @functools.cached_property
     def new_fields(self) -> tuple[str, ...]:
-        """Those of the messages that go out."""
+        """The state fields of the messages that go out."""
         return wire_type(self.node.outputs[0]).fields
 
 
@@ -182,7 +182,7 @@ class Stage:
 
     @functools.cached_property
     def route_by(self) -> RouteBy | None:
-        """What reads its second port's payloads back into the states, if anything does."""
+        """Its `route_by`, which reads payloads back into the states, if it has one."""
         op = self.nodes[-1].op if self.nodes else None
         return op if isinstance(op, RouteBy) else None
 

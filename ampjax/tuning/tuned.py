@@ -1,4 +1,4 @@
-"""What tuning has found: settings for a trainer, and all choices as a table, a picture and data."""
+"""The result of tuning: settings for a trainer, and all choices as a table, a picture and data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kernels are: jitted functions over arenas, called for one dispatch or, looped, for several in one call.
+"""Kernels: jitted functions over arenas, called for one dispatch or, looped, for several in one call.
 
 A kernel of a stage has four arguments:
 

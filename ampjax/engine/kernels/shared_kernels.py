@@ -89,7 +89,7 @@ class SharedKernels:
 
 
 KERNELS = SharedKernels()
-"""Those of this process."""
+"""The shared kernels of this process."""
 
 
 def shared(make: Callable[..., Kernel]) -> Callable[..., Kernel]:

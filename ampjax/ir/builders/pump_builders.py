@@ -1,4 +1,4 @@
-"""Where messages enter a graph and where they leave it: pumps and sinks."""
+"""The nodes where messages enter and leave a graph: pumps and sinks."""
 
 from __future__ import annotations
 

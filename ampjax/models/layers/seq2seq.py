@@ -25,7 +25,7 @@ ARCHITECTURES = ("gnmt", "bi")
 
 
 class Encoder(nnx.Module):
-    """What reads the source.
+    """The encoder, which reads the source.
 
     Args:
       architecture: `gnmt` or `bi`.
@@ -64,7 +64,7 @@ class Encoder(nnx.Module):
 
 
 class Decoder(nnx.Module):
-    """What writes the target.
+    """The decoder, which writes the target.
 
     Args:
       architecture: `gnmt` or `bi`.

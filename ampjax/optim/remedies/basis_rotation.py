@@ -15,7 +15,7 @@ Tree = Any
 
 
 class RotationState(NamedTuple):
-    """What `scale_by_rotated_adam` keeps.
+    """The state of `scale_by_rotated_adam`.
 
     Attributes:
       count: Updates so far.

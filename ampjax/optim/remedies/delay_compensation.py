@@ -16,7 +16,7 @@ Tree = Any
 
 
 class CompensationState(NamedTuple):
-    """What `compensate_delay` keeps.
+    """The state of `compensate_delay`.
 
     Attributes:
       step: Updates so far.

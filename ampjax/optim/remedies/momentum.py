@@ -55,7 +55,7 @@ def compensate_spikes(momentum: float = 0.9) -> optax.GradientTransformationExtr
 
 
 class DiscountedNadamState(NamedTuple):
-    """What `scale_by_discounted_nadam` keeps.
+    """The state of `scale_by_discounted_nadam`.
 
     Attributes:
       count: Updates so far.

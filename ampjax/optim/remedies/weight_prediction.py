@@ -16,7 +16,7 @@ Tree = Any
 
 
 class PredictionState(NamedTuple):
-    """What `predict_weights` keeps.
+    """The state of `predict_weights`.
 
     Attributes:
       params: The parameters that are trained.

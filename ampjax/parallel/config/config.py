@@ -1,4 +1,4 @@
-"""What a user chooses about hybrid training: one frozen object, checked when it is made.
+"""The settings of hybrid training: one frozen object, checked when it is made.
 
 Knows names and numbers only; nothing of devices, tables or steps.
 """

@@ -1,4 +1,4 @@
-"""Where dense variables live: a copy on every replica's device, or at servers.
+"""The homes of dense variables: a copy on every replica's device, or servers.
 
 Both homes give the parameters to replicas, take their gradients, and make their part of an update (`optim.split_update`). Trees have None
 in place of tables. Knows the split optimizer; nothing of rows.
@@ -27,7 +27,7 @@ Tree = Any
 
 
 class DenseHome(SharedPart, Protocol):
-    """What a step asks of a home of dense variables: a `SharedPart` of the update, which replicas pull from and push to."""
+    """The protocol of homes of dense variables: a `SharedPart` of the update, which replicas pull from and push to."""
 
     def pull(self) -> Tree:
         """The parameters for the replicas.

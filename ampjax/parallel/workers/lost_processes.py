@@ -1,4 +1,4 @@
-"""Which process of a group was lost first, when several fail one after the other."""
+"""Finds the process of a group that was lost first, when several fail one after the other."""
 
 from __future__ import annotations
 

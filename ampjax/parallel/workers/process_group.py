@@ -88,7 +88,7 @@ class ProcessGroup:
 
     @property
     def states(self) -> list[ProcessState]:
-        """What is known of each process."""
+        """The state of each process."""
         return [self._state(number) for number in range(len(self._names))]
 
     def _state(self, number: int) -> ProcessState:

@@ -33,7 +33,7 @@ class Wave:
 
 
 class ProgramStore:
-    """Where each program stands in the tables.
+    """The place of each program in the tables.
 
     Args:
       plan: The plan.

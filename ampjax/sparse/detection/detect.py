@@ -1,4 +1,4 @@
-"""Which parameter leaves are sparse, found in the loss function's jaxpr (Parallax §4.1; there by the type of the gradient).
+"""Finds the sparse parameter leaves in the loss function's jaxpr (Parallax §4.1; there by the type of the gradient).
 
 A leaf is sparse when all its uses read whole rows by ids that are known before the step: then its gradient is a set of rows,
 and the step needs no more of it than these. In doubt a leaf is dense, and its reason says why.
@@ -33,7 +33,7 @@ _PICKS = (*_READS, "`concatenate`", "`stack`", "`scatter`", "`pad`")
 
 @dataclasses.dataclass(frozen=True)
 class Variable:
-    """What was found about one parameter leaf.
+    """The findings on one parameter leaf.
 
     Args:
       path: Its name, as `jax.tree_util.keystr` writes it.

@@ -1,4 +1,4 @@
-"""What a table's clients and its server processes say to each other, and in which form it travels."""
+"""The messages between a table's clients and its server processes, and their form on the wire."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class FunctionRequest(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a server answers.
+    """A server's answer.
 
     Args:
       number: The request's.
@@ -102,4 +102,4 @@ TREES = Trees(
     _error(ServerError),
     _error(TableError),
 )
-"""All that may stand in a message."""
+"""The types that a message may contain."""

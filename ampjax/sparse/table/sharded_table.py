@@ -170,7 +170,7 @@ class Table:
 
     @property
     def rule(self) -> RowRule:
-        """What the optimizer does to rows."""
+        """The optimizer's rule for rows."""
         return self._connection.rule
 
     @property
