@@ -95,8 +95,8 @@ def get_runner(
             "get_runner",
             "one process, which has all devices",
             f"{jax.process_count()} processes (`jax.process_count()`)",
-            "Several machines are not supported yet: each process would train a model of its own. "
-            "Start one process on one machine, without `jax.distributed.initialize`.",
+            "Each process would train a model of its own. Start one, without `jax.distributed.initialize`; for several machines, "
+            "give those in the resource file an `address`: the runner starts processes there.",
         )
     warn_of_wrong_numbers("get_runner", jax.local_devices(backend="cpu"))
     resources = find_resources(resource_info)
