@@ -1,7 +1,7 @@
 """Control nodes: relational operations on states.
 
 Each operation infers the type of its outputs (`infer`) and has a pure function of state columns. None touches a payload;
-`unfold/rules/routes` applies them to columns of states.
+`unfold/rules/routes` applies them to columns of states. `makes_copies` says whether several messages can have the same payload rows after it.
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ class Cond:
     """
 
     kind: ClassVar[str] = "Cond"
+    makes_copies: ClassVar[bool] = False
     function: StateFn
     n: int
 
@@ -148,6 +149,7 @@ class Phi:
     """Joins several wires into one (AMPNet §4: `Phi`); needed wherever a loop closes."""
 
     kind: ClassVar[str] = "Phi"
+    makes_copies: ClassVar[bool] = False
 
     def infer(self, node: Node, types: tuple[WireType | None, ...]) -> tuple[WireType, ...]:
         """Infers the type of the output: that of every input that is known already.
@@ -198,6 +200,7 @@ class Isu:
     """
 
     kind: ClassVar[str] = "Isu"
+    makes_copies: ClassVar[bool] = False
     function: Callable[[State], State]
     inverse: Callable[[State], State]
     samples: State | None = None
@@ -258,6 +261,7 @@ class Relabel:
     """
 
     kind: ClassVar[str] = "Relabel"
+    makes_copies: ClassVar[bool] = False
     function: Callable[[State], State]
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
@@ -282,6 +286,7 @@ class Bcast:
     """Sends each message to all of `n` outputs; their gradients are summed."""
 
     kind: ClassVar[str] = "Bcast"
+    makes_copies: ClassVar[bool] = True
     n: int
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
@@ -307,6 +312,7 @@ class Flatmap:
     """
 
     kind: ClassVar[str] = "Flatmap"
+    makes_copies: ClassVar[bool] = True
     count: StateFn
     state: Callable[[State, np.ndarray], State]
 
@@ -337,6 +343,7 @@ class Repeat:
     """
 
     kind: ClassVar[str] = "Repeat"
+    makes_copies: ClassVar[bool] = True
     count: StateFn
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
@@ -366,6 +373,7 @@ class Ungroup:
     """
 
     kind: ClassVar[str] = "Ungroup"
+    makes_copies: ClassVar[bool] = True
     state: Callable[[State, np.ndarray], State]
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
@@ -401,6 +409,7 @@ class Group:
     """
 
     kind: ClassVar[str] = "Group"
+    makes_copies: ClassVar[bool] = False
     by: tuple[str, ...] | StateFn
     size: StateFn
     order: StateFn | None
@@ -437,6 +446,7 @@ class Distribute:
     """
 
     kind: ClassVar[str] = "Distribute"
+    makes_copies: ClassVar[bool] = True
     n: int
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ampjax.ir.control_nodes import Bcast, Distribute, Flatmap, Repeat, Ungroup
 from ampjax.plan.stages import HOST, Stage, StagePort, Targets
-
-MAKES_COPIES = (Ungroup, Repeat, Distribute, Flatmap, Bcast)
-"""Control nodes after which several messages can have the same payload rows."""
 
 
 def find_sole_consumers(stages: Sequence[Stage]) -> None:
@@ -117,7 +113,7 @@ def reached(targets: Targets, trained: Sequence[Stage] | None = None) -> tuple[d
             if isinstance(target, StagePort):
                 leaves[target] = None
                 continue
-            once &= target.kind not in MAKES_COPIES
+            once &= not target.kind.makes_copies
             if id(target) not in seen:
                 seen.add(id(target))
                 stack.extend(target.targets)
