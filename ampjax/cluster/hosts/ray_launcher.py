@@ -43,7 +43,7 @@ class RayLauncher:
         try:
             import ray
         except ImportError as error:
-            fix = 'Install the extra `cluster` of ampjax, or start hosts on this machine.'
+            fix = "Install the extra `cluster` of ampjax, or start hosts on this machine."
             raise HostError("Ray", "its package", f"{error}", fix) from None
         self._ray, self._strategy = ray, strategy
         self._resources = dict(resources or {"CPU": 1})
