@@ -13,7 +13,7 @@ from ampjax.ir.wires import Wire, WireType
 
 @dataclass(frozen=True)
 class NodeOptions:
-    """What the user set for one node; None where the trainer's setting counts.
+    """The user's options for one node; None means the trainer's setting.
 
     Args:
       tx: An optax transform.
@@ -83,7 +83,7 @@ class Node:
 
     @property
     def role(self) -> str:
-        """What the user called the node: its name, without the number of a copy."""
+        """The name that the user gave the node, without the number of a copy."""
         return self.options.replica_of or self.name
 
     @property
@@ -147,5 +147,5 @@ def infer(node: Node) -> bool:
 
 
 def type_of(wire: Wire | None) -> WireType | None:
-    """What a wire carries; None for an open port, or as long as it is not known."""
+    """The type of a wire; None for an open port, or as long as it is not known."""
     return wire.type if wire is not None else None

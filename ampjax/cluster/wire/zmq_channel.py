@@ -1,4 +1,4 @@
-"""One end of a channel over a ZeroMQ socket: what the link decides is done here, and here it is noticed that nobody is at the other end.
+"""One end of a channel over a ZeroMQ socket: it carries out the link's decisions, and notices that the other end is gone.
 
 ZeroMQ's own thread beats and reads, so a host that computes, or holds Python's lock, still beats, and one that was stopped does not.
 """
@@ -23,7 +23,7 @@ from ampjax.cluster.wire.zmq_line import Line
 from ampjax.errors import HostDiedError, HostError, HostUnreachableError, WireError
 
 _SLICE_S = 0.1
-"""How long nobody looks whether the other end is still there."""
+"""Seconds between two checks whether the other end still exists."""
 
 _LAST_WORDS_S = 2.0
 """How long the last messages of a process that has ended may be under way, unless its connection ends before; and how long a process that
@@ -58,7 +58,7 @@ class ZmqChannel:
 
     Args:
       name: The name of this end.
-      line: The socket, and whether somebody is at its other end.
+      line: The socket, and whether its other end is connected.
       link: The rules.
       window: How much may be under way one way.
       patience: How long to wait for signs of life.
@@ -223,9 +223,9 @@ class ZmqChannel:
             got = f"no sign of life for {silence:.1f} s; its process may hang, or the network is cut"
             return HostUnreachableError(where, "a beat from the other end", got, _RESTORE)
         if not line.was_there and silence > self._patience.connect_s:
-            got = f"nobody in {silence:.0f} s at {self.address}"
+            got = f"no sign of life in {silence:.0f} s from {self.address}"
             fix = "Look into the hosts' log, and whether this address can be reached from there."
-            return HostUnreachableError(where, "somebody at the other end", got, fix)
+            return HostUnreachableError(where, "a process at the other end", got, fix)
         return None
 
     def _may_still_speak(self) -> bool:

@@ -15,7 +15,7 @@ Tree = Any
 
 
 class RotationState(NamedTuple):
-    """What `scale_by_rotated_adam` keeps.
+    """The state of `scale_by_rotated_adam`.
 
     Attributes:
       count: Updates so far.
@@ -33,11 +33,11 @@ class RotationState(NamedTuple):
 def scale_by_rotated_adam(
     b1: float = 0.95, b2: float = 0.99, eps: float = 1e-8, every: int = 10
 ) -> optax.GradientTransformationExtraArgs:
-    """Adam, whose second moments are those of the gradient in the basis of its own covariances' eigenvectors.
+    """Adam in a rotated basis: its second moments are those of the gradient in the basis of its covariances' eigenvectors.
 
-    The rule of SOAP (Vyas et al. 2024, arXiv 2409.11321, algorithm 3). Adam tolerates delays where the Hessian is diagonal in the basis of the
-    parameters, and oscillates where it is not; in the rotated basis it nearly is ("basis rotation" for asynchronous pipelines, ICML 2026, uses
-    this rule under delay). For a matrix gradient G: `L`, `R` are moving means of `G Gᵀ` and `Gᵀ G` with eigenvectors `U`, `V`, renewed every
+    This is the rule of SOAP (Vyas et al. 2024, arXiv 2409.11321, algorithm 3). Adam tolerates delays if the Hessian is diagonal in the basis
+    of the parameters, and oscillates if it is not; in the rotated basis the Hessian is nearly diagonal ("basis rotation" for asynchronous
+    pipelines, ICML 2026, uses this rule under delay). For a matrix gradient G: `L`, `R` are moving means of `G Gᵀ` and `Gᵀ G` with eigenvectors `U`, `V`, renewed every
     few updates; `N` is the moving mean of the squares of `Uᵀ G V`; the step is `U ((Uᵀ M V) / (√N̂ + eps)) Vᵀ` with the moving mean
     `M` of G. Other parameters get Adam. It needs no staleness. Put `optax.scale(-learning_rate)` behind it.
 
@@ -45,9 +45,12 @@ def scale_by_rotated_adam(
 
     Args:
       b1: The decay of the mean of gradients.
-      b2: That of squares and covariances.
+      b2: The decay of squares and covariances.
       eps: Added to the root.
       every: Updates between two decompositions.
+
+    Returns:
+      An optax transform.
 
     Raises:
       SettingsError: If a decay is outside [0, 1), or `every` below 1.

@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import optax
 
 from ampjax.errors import SettingsError
-from ampjax.optim.remedies.what_is_told import require_params, staleness_of
+from ampjax.optim.remedies.extra_arguments import require_params, staleness_of
 from ampjax.optim.transform import transform
 
 Tree = Any
 
 
 class PredictionState(NamedTuple):
-    """What `predict_weights` keeps.
+    """The state of `predict_weights`.
 
     Attributes:
       params: The parameters that are trained.
@@ -28,20 +28,23 @@ class PredictionState(NamedTuple):
 
 
 def predict_weights(tx: optax.GradientTransformation, scale: float = 1.0) -> optax.GradientTransformationExtraArgs:
-    """Lets models run at `w + scale · staleness · Δw`, with the last update `Δw`; the gradients are applied to `w`.
+    """Predicts weights: models run at `w + scale · staleness · Δw`, where `Δw` is the last update, and gradients are applied to `w`.
 
-    So a gradient that comes `staleness` updates late was computed about where the parameters are by then. With momentum SGD as the transform
-    it is SpecTrain (Chen et al. 2018, arXiv 1809.02839) and linear weight prediction (Kosson et al. 2020, arXiv 2003.11666, §3.2); with
-    Adam XPipe (Guan et al. 2019, arXiv 1911.04610) and PipeOptim.
+    So a gradient that comes `staleness` updates late was computed near the place where the parameters are by then. With momentum SGD as the
+    transform, this is SpecTrain (Chen et al. 2018, arXiv 1809.02839) and linear weight prediction (Kosson et al. 2020, arXiv 2003.11666, §3.2);
+    with Adam, it is XPipe (Guan et al. 2019, arXiv 1911.04610) and PipeOptim.
 
-    The parameters that models and the caller see are the predicted ones; those that are trained lie in the state: `trained_params` gives
-    them, for evaluation. Until staleness is known, before the first update, both are the same.
+    Models and the caller see the predicted parameters. The trained ones are in the state; `trained_params` gives them, for evaluation. Before
+    the first update, when staleness is not known, both are the same.
 
     Memory: a copy of the parameters.
 
     Args:
       tx: The transform, learning rate included.
-      scale: How far ahead, as a part of the staleness; 0 is `tx` itself.
+      scale: How far ahead to predict, as a multiple of the staleness; 0 is `tx` itself.
+
+    Returns:
+      A transform whose `update` takes `staleness`, a float scalar, as an extra argument.
 
     Raises:
       SettingsError: If the scale is negative.
@@ -71,7 +74,10 @@ def trained_params(state: Any, params: Tree) -> Tree:
 
     Args:
       state: An optimizer state that holds that of `predict_weights`.
-      params: The parameters that models run at, which are given back if it holds none.
+      params: The parameters that models run at; they are returned if the state has none.
+
+    Returns:
+      A tree like `params`.
     """
     is_own = lambda part: isinstance(part, PredictionState)
     own = [part for part in jax.tree.leaves(state, is_leaf=is_own) if is_own(part)]

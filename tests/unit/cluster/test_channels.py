@@ -235,7 +235,7 @@ def test_a_network_that_is_cut_for_good_is_an_error_on_both_ends():
 def test_nobody_at_the_other_end_is_an_error():
     wire = Wire("a", KEYS, patience=Patience(1.0, 0.2))
     with pytest.raises(
-        HostUnreachableError, match=r"expected somebody at the other end, got nobody in 0 s at tcp://127"
+        HostUnreachableError, match=r"expected a process at the other end, got no sign of life in 0 s from tcp://127"
     ):
         wire.listen("b").receive(5)
     wire.close()
