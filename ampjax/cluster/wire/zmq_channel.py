@@ -153,7 +153,9 @@ class ZmqChannel:
           traceback: The error's traceback.
         """
         with self._turn:
-            with contextlib.suppress(HostError, WireError):  # before somebody is there, closing the socket would drop it
+            with contextlib.suppress(
+                HostError, WireError
+            ):  # before somebody is there, closing the socket would drop it
                 self._wait(lambda: self._line.is_up, _LAST_WORDS_S, takes=False)
             self._line.send(encode(Message(_FAILED, text=traceback), self._link.epoch, 0))
 
