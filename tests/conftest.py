@@ -5,6 +5,7 @@ import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -14,23 +15,28 @@ os.environ["JAX_NUM_CPU_DEVICES"] = "4"
 # Test processes and the hosts that they start share the processor; tests of hosts that hang set less.
 os.environ.setdefault("AMPJAX_HOST_SILENCE_S", "30")
 
-# A run's processes share what they compile. The first one makes the folder, its children inherit the variable.
+# A run's processes share what they compile. The first one makes the folder, its children inherit the variables.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="ampjax-tests-")
+    folder = tempfile.mkdtemp(prefix="ampjax-tests-")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = os.path.join(folder, "xla")
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
-    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+    # Where Python writes no bytecode beside modules, each of the processes that tests start would compile the package's modules again.
+    if sys.dont_write_bytecode:
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = os.path.join(folder, "bytecode")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 import jax
 import pytest
 from hypothesis import HealthCheck, settings
 
 # Importing ampjax sets a flag that JAX reads when it starts, so it comes before any test makes an array.
-from support.effort import QUICK, compile_quickly
+from support.effort import AS_USERS, FULL, compile_quickly
 
 from ampjax.engine.kernels import shared_kernels
 
-if QUICK:
+if not AS_USERS:
     compile_quickly()
 
 # Deadlines would turn a compilation, or a busy machine, into a failure. The blob is the line that replays a failure.
@@ -49,17 +55,22 @@ shared_kernels.KERNELS.most_idle = 100_000
 gc.set_threshold(50_000, 20, 50)
 
 MAPS = Path("/proc/self/maps")
+LAWS = Path(__file__).parent / "property"
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Leaves what is marked `full` to a full run. That is slow, too, and so is what is long."""
+    """Leaves what is marked `full` to a full run, and `users` to one that compiles as users do. What is long or full is slow, too; what draws examples is a law."""
     for item in items:
         if item.get_closest_marker("long") or item.get_closest_marker("full"):
             item.add_marker("slow")
-    if QUICK:
-        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("full")])
-        items[:] = [item for item in items if not item.get_closest_marker("full")]
+        if item.path.is_relative_to(LAWS) or getattr(item.obj, "is_hypothesis_test", False):
+            item.add_marker("law")
+    others = {name for name, mine in (("full", FULL), ("users", AS_USERS)) if not mine}
+    left_out = [item for item in items if any(item.get_closest_marker(name) for name in others)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not any(item.get_closest_marker(name) for name in others)]
 
 
 @pytest.fixture(scope="module", autouse=True)

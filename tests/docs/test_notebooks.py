@@ -11,6 +11,7 @@ import jupytext
 import nbclient
 import nbformat
 import pytest
+from support.effort import users_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "notebooks"
@@ -38,7 +39,7 @@ def test_notebook_runs(path, tmp_path):
     client = nbclient.NotebookClient(
         notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
     )
-    client.execute()
+    client.execute(env=users_environment())
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     for cell in cells:
         outputs = cell.outputs

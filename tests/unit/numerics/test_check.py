@@ -13,7 +13,7 @@ from ampjax.numerics import check, patterns
 from ampjax.numerics.check import warn_of_wrong_numbers
 from ampjax.numerics.guard import Guard, with_flag
 
-pytestmark = pytest.mark.full
+pytestmark = pytest.mark.users
 
 
 def test_this_process_computes_right_numbers():

@@ -5,7 +5,6 @@ import os
 import subprocess
 
 import pytest
-from support.effort import FULL
 from support.laws import run_python
 
 from ampjax.cluster.hosts.local_launcher import host_environment
@@ -14,7 +13,7 @@ from ampjax.numerics.guard import FLAG, VALUE, Guard, flag_value, set_flag, with
 from experiments.bench.program import Entry
 
 OURS = f"--{FLAG}={VALUE}"
-pytestmark = pytest.mark.full
+pytestmark = pytest.mark.users
 
 
 @pytest.fixture(autouse=True)
@@ -197,16 +196,17 @@ def result_of(imports: str, **environment: str) -> dict:
     return json.loads(run_python(PROGRAM.format(imports=imports), JAX_NUM_CPU_DEVICES="1", **environment))
 
 
-IMPORTS = "import jax; import ampjax", "import ampjax", "import ampjax.parallel"
+SLOW = [pytest.param(imports, marks=pytest.mark.slow) for imports in ("import ampjax", "import ampjax.parallel")]
 
 
-@pytest.mark.parametrize("imports", IMPORTS if FULL else IMPORTS[:1])
+@pytest.mark.parametrize("imports", ["import jax; import ampjax", *SLOW])
 def test_numbers_are_right_however_modules_are_imported(imports):
     result = result_of(imports)
     assert all(result["right"].values()) and result["warned"] == []
     assert "rightly on this CPU" in result["checked"]
 
 
+@pytest.mark.slow
 def test_where_jax_was_used_before_the_user_is_warned_once_or_all_is_right():
     result = result_of("import jax; jax.numpy.ones(3)")
     if "rightly" in result["checked"]:
@@ -219,6 +219,7 @@ def test_where_jax_was_used_before_the_user_is_warned_once_or_all_is_right():
         assert warning.endswith(f"import ampjax first, or set XLA_FLAGS={OURS} before Python starts.")
 
 
+@pytest.mark.slow
 def test_the_user_s_own_value_is_checked():
     result = result_of("", XLA_FLAGS=f"--{FLAG}=-dot")
     if "rightly" not in result["checked"]:
