@@ -5,7 +5,18 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.effort import FULL, examples
-from support.laws import Engine, assert_empty, assert_gradients, cases, random_one, replayed, schedules, start, wanted
+from support.laws import (
+    SIZES,
+    Engine,
+    assert_empty,
+    assert_gradients,
+    cases,
+    random_one,
+    replayed,
+    schedules,
+    start,
+    wanted,
+)
 
 from ampjax.ir.state import HANDLE
 from ampjax.plan.stage_kinds import LOSS, SINK
@@ -66,7 +77,7 @@ def test_inference_takes_the_same_messages_as_training_and_keeps_none(case):
 
 
 @settings(max_examples=examples(60))
-@given(cases(6 if FULL else 3))
+@given(cases(6 if FULL else 3, sizes=SIZES))
 def test_training_and_inference_in_flight_together(case):
     """Inference in the middle of it changes no gradient, and finds the same loss."""
     seed, schedule = case

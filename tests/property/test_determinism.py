@@ -9,8 +9,9 @@ import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.effort import examples
+from support.effort import FULL, examples
 from support.laws import (
+    SIZES,
     Costs,
     Engine,
     Schedule,
@@ -60,7 +61,7 @@ def test_the_same_schedule_twice(seed, schedule, costs):
 
 
 @settings(max_examples=examples(25))
-@given(st.integers(0, 5), schedules(min_update_interval=3), costs)
+@given(st.integers(0, 5 if FULL else 3), schedules(sizes=SIZES, min_update_interval=3), costs)
 def test_the_same_parameters_twice(seed, schedule, costs):
     schedule = replace(schedule, costs=costs)
     with replayed("test_determinism.trained", seed, schedule):

@@ -35,14 +35,14 @@ SPACES = 4
 RUNS = {
     "perceptron in copies": {"replica_sync": ("every_k", 2), "max_staleness": 1},
     "sequences in replicas": {"replica_sync": ("message", 2), "max_dispatch_size": 4},
-    "trees": {"weights": "stashed", "exact_staleness": 1},
+    "perceptron": {"weights": "stashed", "exact_staleness": 1},
 }
 """Models, and settings that each is run with."""
 
 MORE = {
     "questions": {"mode": "sync"},
     "pondering": {"max_staleness": 0},
-    "perceptron": {},
+    "trees": {"weights": "stashed", "exact_staleness": 1},
     "trees in replicas": {"mode": "pipeline"},
     "molecules, edge by edge": {"fuse": False},
     "experts": {"compile_ahead": True},

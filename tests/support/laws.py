@@ -20,6 +20,7 @@ import jax
 import numpy as np
 import optax
 from hypothesis import strategies as st
+from support.effort import FULL
 from support.engines import Told
 
 from ampjax.drivers.asyncio_driver import AsyncioDriver
@@ -49,6 +50,9 @@ from ampjax.train.settings import Settings
 
 NEVER = 1 << 60
 """An interval that no run reaches: parameters are frozen, gradients stay in the accumulators."""
+
+SIZES = (1, 2, 3, 4, 7, 16) if FULL else (1, 3, 4)
+"""Of dispatches that run kernels: padded sizes are powers of two, and each is a compilation. An ordinary run compiles the smallest."""
 
 ROWS = 4096
 """Rows of every arena: kernels are compiled per shape, so one size serves all cases."""

@@ -91,6 +91,7 @@ def test_the_wire_bench_measures_both_kinds(tmp_path: Path) -> None:
     assert [row["kind"] for row in rows] == ["CURVE", "plain"] and min(row["mb_per_s"] for row in rows) > 0
 
 
+@pytest.mark.full
 def test_the_tracing_bench_compares_passes(tmp_path: Path) -> None:
     options = tracing.TracingOptions(sizes=(4,), messages=200, passes=1, hidden=8, json=tmp_path / "tracing.jsonl")
     (row,) = tracing.main(options)
@@ -99,6 +100,7 @@ def test_the_tracing_bench_compares_passes(tmp_path: Path) -> None:
     assert 0 <= row["traced_busy"] <= 1 and 0 < row["waited_busy"] <= 1
 
 
+@pytest.mark.full
 def test_the_engine_bench_fills_its_dispatches(tmp_path: Path) -> None:
     options = engine.EngineOptions(sizes=(4,), messages=200, passes=1, hidden=8, json=tmp_path / "engine.jsonl")
     (row,) = engine.main(options)
@@ -107,6 +109,7 @@ def test_the_engine_bench_fills_its_dispatches(tmp_path: Path) -> None:
     assert min(row["control_us"], row["engine_us"], row["kernels_us"]) > 0
 
 
+@pytest.mark.full
 def test_budgets_are_kept_where_their_cost_is_measured(tmp_path: Path) -> None:
     options = {"budgets": (0, 2), "instances": 12, "hidden": 4, "max_dispatch_size": 4, "min_update_interval": 4}
     rows = budgets.main(budgets.BudgetsBench(**options, epochs=1, json=tmp_path / "budgets.jsonl"))
@@ -210,6 +213,7 @@ def test_a_mistake_in_a_process_of_its_own_is_told_like_any_other(tmp_path):
         start_up.main(start_up.StartUpBench(data_dir=tmp_path))
 
 
+@pytest.mark.full
 def test_memory_is_watched_while_trees_are_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "cache_compilations", lambda: None)
     sizes = {"max_active_keys": 1, "n_train": 4, "epochs": 2, "embedding": 6, "hidden": 4, "synthetic": True}
@@ -220,6 +224,7 @@ def test_memory_is_watched_while_trees_are_in_flight(monkeypatch: pytest.MonkeyP
         memory.main(memory.MemoryBench(epochs=0))
 
 
+@pytest.mark.full
 def test_memory_is_told_after_trainers_and_after_fits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(lifetimes, "in_a_process", lambda function, arguments, environment: function(**arguments))
     rows = lifetimes.main(lifetimes.LifetimesBench(trainers=1, fits=2, json=tmp_path / "rows.jsonl"))
@@ -242,6 +247,7 @@ def test_a_comb_has_the_leaves_and_the_depth_that_are_asked_for(data: st.DataObj
             growth.comb(wrong, leaves)
 
 
+@pytest.mark.full
 def test_growth_is_measured_against_trees_in_flight_and_depth(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def instead(function: Any, arguments: dict[str, Any], environment: dict[str, str]) -> list[dict[str, Any]]:
         inspect.signature(function).bind(**arguments)

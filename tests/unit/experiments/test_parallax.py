@@ -191,6 +191,7 @@ def test_table_5(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "…" not in capsys.readouterr().out  # a number that is cut off can't be read
 
 
+@pytest.mark.full
 def test_table_6(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(table6, "WAYS", ("hybrid", "AR", "naive PS", "optimised PS"))
     options = table6.Table6Options(words=(2,), batch=1, units=4, rounds=1, steps=1, out=tmp_path, json=tmp_path / "j")
@@ -279,6 +280,7 @@ def test_figures_8_and_9(tmp_path: Path, timed: list[Any]) -> None:
     }
 
 
+@pytest.mark.full
 def test_bench(tmp_path: Path) -> None:
     options = bench.ParallaxBench(
         what=("lm", "table", "processes"), servers=1, vocabulary=60, classes=40, units=8, samples=8, batch=2, words=3, rows=100, width=4, ids=5,

@@ -108,7 +108,7 @@ def test_throughput_counts_sequences_not_buckets(tmp_path: Path) -> None:
     [
         {"mode": "sync"},
         {"mode": "pipeline", "policy": "backward_first", "max_dispatch_size": 1},
-        {"replicas": 2, "workers": 2, "replica_sync": "every_k:2"},
+        pytest.param({"replicas": 2, "workers": 2, "replica_sync": "every_k:2"}, marks=pytest.mark.full),
         {"single": True, "max_active_keys": 16},
     ],
 )
@@ -125,6 +125,7 @@ def test_it_stops_at_the_target_unless_told_to_go_on(tmp_path: Path) -> None:
     assert len(list_reduction.main(small(tmp_path, target=0.0, keep_going=True))[0]) == 2
 
 
+@pytest.mark.full
 def test_mnist_runs_without_files(tmp_path: Path) -> None:
     options = MnistOptions(synthetic=True, hidden=16, epochs=1, out=tmp_path, target=0.5, seed=(2,), replicas=2)
     (history,) = mnist.main(options)

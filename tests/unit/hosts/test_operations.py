@@ -32,7 +32,12 @@ def same(one, other):
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("trees", {"weights": "stashed"}), ("questions", {}), ("questions, edge by edge", {}), ("tagger", {})],
+    [
+        ("trees", {"weights": "stashed"}),
+        ("questions", {}),
+        ("questions, edge by edge", {}),
+        pytest.param("tagger", {}, marks=pytest.mark.full),
+    ],
 )
 def test_launches(name, options, monkeypatch):
     graph, data = model(name)

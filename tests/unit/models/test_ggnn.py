@@ -109,7 +109,7 @@ def gradients(kind: str, encoding: str, **options: Any):
 @pytest.mark.parametrize("kind", ["regression", "selection"])
 def test_gradients_are_those_of_a_dense_implementation(kind: str, encoding: str) -> None:
     params, data, got, grads = gradients(kind, encoding)
-    loss, want = jax.value_and_grad(dense_loss)(params, data, kind)
+    loss, want = jax.jit(jax.value_and_grad(lambda p: dense_loss(p, data, kind)))(params)
     assert got == pytest.approx(float(loss), rel=1e-5)
     assert set(grads) == set(want)
     for node, (grad, _) in grads.items():
@@ -117,7 +117,7 @@ def test_gradients_are_those_of_a_dense_implementation(kind: str, encoding: str)
             assert np.abs(b).max() > 0 and np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
 
 
-@pytest.mark.parametrize("kind", ["regression", "selection"])
+@pytest.mark.parametrize("kind", ["regression", pytest.param("selection", marks=pytest.mark.full)])
 def test_both_encodings_have_equal_gradients(kind: str) -> None:
     (_, _, loss, one), (_, _, same, other) = (gradients(kind, encoding) for encoding in ENCODINGS)
     assert loss == pytest.approx(same, rel=1e-5)
@@ -127,7 +127,8 @@ def test_both_encodings_have_equal_gradients(kind: str) -> None:
             assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
 
 
-@pytest.mark.parametrize("encoding", ONE_OF_THEM)
+@pytest.mark.full
+@pytest.mark.parametrize("encoding", ENCODINGS)
 def test_separate_gates_are_the_same_unit(encoding: str) -> None:
     """Seven heavy nodes before the read-out, on eight workers (arXiv version, figure 7)."""
     graphs = odd_graphs()
@@ -140,7 +141,7 @@ def test_separate_gates_are_the_same_unit(encoding: str) -> None:
         gates = jax.tree.map(lambda *gate: jnp.concatenate(gate, -1), params["update_gate"], params["reset_gate"])
         return dense_loss({**params, "update": {"gates": gates, "candidate": params["candidate"]}}, data, "regression")
 
-    want_loss, want = jax.value_and_grad(dense)(trainer.params)
+    want_loss, want = jax.jit(jax.value_and_grad(dense))(trainer.params)
     assert loss == pytest.approx(float(want_loss), rel=1e-5)
     assert list(trainer.gradients)[4:] == ["update_gate", "reset_gate", "candidate", "readout"]
     for node, (grad, _) in trainer.gradients.items():
@@ -158,7 +159,8 @@ def test_no_schedule_changes_the_gradients(options: dict[str, int]) -> None:
                 assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
 
 
-@pytest.mark.parametrize("encoding", ONE_OF_THEM)
+@pytest.mark.full
+@pytest.mark.parametrize("encoding", ENCODINGS)
 def test_sparse_graphs_train(encoding: str) -> None:
     graphs = odd_graphs()
     trainer = amp.Trainer(ggnn_regression(network(graphs, encoding)), optax.adam(0.01), max_dispatch_size=4)

@@ -36,7 +36,9 @@ def both(kind):
     return (graph, data), (compiled.graph, compiled.data(data.plain())), params
 
 
-@pytest.mark.parametrize(("kind", "metric"), [("regression", "error"), ("selection", "accuracy")])
+@pytest.mark.parametrize(
+    ("kind", "metric"), [("regression", "error"), pytest.param("selection", "accuracy", marks=pytest.mark.full)]
+)
 def test_functions_compute_what_the_graphs_of_nodes_do(kind, metric):
     *sides, params = both(kind)
     trainers = [amp.Trainer(graph, params=params, **SETTINGS) for graph, _ in sides]

@@ -29,7 +29,9 @@ def sentences(table):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", [lists, trees, pytest.param(sentences, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "model", [lists, *(pytest.param(model, marks=pytest.mark.full) for model in (trees, sentences))]
+)
 def test_a_table_has_the_gradients_of_the_embedding_on_a_device(model):
     dense, data = model(None)
     params = amp.Trainer(dense, optax.sgd(0.1)).params

@@ -57,6 +57,7 @@ def test_only_the_words_of_a_sentence_are_reversed() -> None:
     assert reverse(x, jnp.array([3, 0]))[..., 0].tolist() == [[2, 1, 0, 3], [4, 5, 6, 7]]
 
 
+@pytest.mark.full
 def test_training_learns_a_dictionary_and_padding_does_not_matter() -> None:
     data = PairBatches(zipf.pairs(160, 12, max_length=2), 8, 2, 1)
     tx, loss_fn = nmt.make_optimizer(CONFIG), nmt.make_loss(CONFIG)
