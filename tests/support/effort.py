@@ -18,8 +18,8 @@ QUICK_FLAGS = (
 
 
 def examples(n: int) -> int:
-    """How many examples Hypothesis tries where a full run tries `n`: a third of them, at least four."""
-    return n if FULL else min(n, max(4, n // 3))
+    """How many examples Hypothesis tries where a full run tries `n`: a quarter of them, at least four."""
+    return n if FULL else min(n, max(4, n // 4))
 
 
 def compile_quickly() -> None:

@@ -57,6 +57,7 @@ def test_nothing_is_compiled_after_the_warm_up():
     assert history[0].compilations == 0
 
 
+@pytest.mark.full
 def test_long_instances_that_meet_in_a_group_compile_nothing_after_the_warm_up():
     """Those that are looked at at random are short, nearly all; an epoch's last group is not."""
     settings = {
@@ -93,6 +94,7 @@ def test_a_warm_up_of_its_own_changes_nothing_but_when_things_are_compiled():
     assert histories[0][0].train == histories[1][0].train and histories[0][0].valid == histories[1][0].valid
 
 
+@pytest.mark.full
 def test_kernels_may_be_compiled_when_they_are_needed():
     """The first update comes sooner; nothing else differs, and after the first epoch nothing is compiled."""
     data, histories, first = graphs.rnn_data([3, 1, 2, 5] * 4, features=6), [], []

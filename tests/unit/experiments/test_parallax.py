@@ -357,6 +357,7 @@ def test_resources_of_experiments(tmp_path: Path) -> None:
         LocalOptions(resources=file).time("lm", ("hybrid",))
 
 
+@pytest.mark.full
 def test_image_models_have_the_same_collectives_as_pmap(monkeypatch: pytest.MonkeyPatch) -> None:
     from ampjax.models import resnet
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from support import ampnet_cells, parallax_cells
 from support.cells import Inputs
-from support.effort import FULL
 
 import ampjax as amp
 from ampjax import models
@@ -27,16 +26,11 @@ STEP = 1e-7  # smaller than the distance of all but a few entries from where a R
 # own typical size as one rounding; a cell has up to ten such sums and functions in a row, and the worst of a million entries is looked at.
 TOLERANCE = 1e-5
 
-pytestmark = pytest.mark.full
-
-
-def sizes_of(case):
-    """All sizes in a full run, else the last but one, as a rule of 150 features and 64 rows."""
-    return case.sizes if FULL else case.sizes[-2:][:1]
+pytestmark = pytest.mark.users
 
 
 @pytest.mark.parametrize(
-    ("case", "hidden", "rows"), [pytest.param(c, h, n, id=f"{c}-{h}-{n}") for c in CASES for h, n in sizes_of(c)]
+    ("case", "hidden", "rows"), [pytest.param(c, h, n, id=f"{c}-{h}-{n}") for c in CASES for h, n in c.sizes]
 )
 def test_a_cell_is_its_formula(case, hidden, rows):
     inputs = Inputs(hidden, rows)

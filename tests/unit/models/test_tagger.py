@@ -234,6 +234,7 @@ def test_sizes_that_do_not_fit(make, match: str) -> None:
         make()
 
 
+@pytest.mark.full
 @pytest.mark.skipif(
     "AMPJAX_DATA" not in os.environ, reason="the real files are only read where AMPJAX_DATA names their folder"
 )
