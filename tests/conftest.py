@@ -1,6 +1,7 @@
 """What every test gets: four CPU devices, the Hypothesis profiles, how kernels are compiled, room for them, and those of the other test processes."""
 
 import atexit
+import compileall
 import gc
 import os
 import shutil
@@ -17,15 +18,13 @@ os.environ.setdefault("AMPJAX_HOST_SILENCE_S", "30")
 
 # A run's processes share what they compile. The first one makes the folder, its children inherit the variables.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    folder = tempfile.mkdtemp(prefix="ampjax-tests-")
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = os.path.join(folder, "xla")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="ampjax-tests-")
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
-    # Where Python writes no bytecode beside modules, each of the processes that tests start would compile the package's modules again.
+    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+    # Tests start many processes: where Python writes no bytecode, each of them would compile the package's modules again.
     if sys.dont_write_bytecode:
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-        os.environ["PYTHONPYCACHEPREFIX"] = os.path.join(folder, "bytecode")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        compileall.compile_dir(Path(__file__).parents[1] / "ampjax", quiet=2)
 
 import jax
 import pytest
