@@ -133,7 +133,9 @@ ODD = [
 """One node; no edges; an edge to the sender itself and two alike between two nodes; no rounds."""
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.full) if name == "attending" else name for name in MODELS]
+)
 def test_gradients_of_odd_graphs(name):
     assert_same(name, ODD)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.effort import examples
+from support.effort import FULL, examples
 from support.laws import Engine, assert_gradients, replayed, schedules
 
 import ampjax as amp
@@ -95,13 +95,19 @@ def check(graph, data, schedule):
 
 # Three, five and six rows leave padding at every size of the ladder that they reach.
 some = st.sampled_from([3, 5, 6])
+PADDED = (3, 5, 16) if FULL else (3, 5)
 
 
 @pytest.mark.parametrize(
-    "first, second", [("root", "logarithm"), ("logarithm", "quotient"), ("quotient", "angle"), ("angle", "root")]
+    "first, second",
+    [
+        ("root", "logarithm"),
+        ("quotient", "angle"),
+        *(pytest.param(*again, marks=pytest.mark.full) for again in (("logarithm", "quotient"), ("angle", "root"))),
+    ],
 )
 @settings(max_examples=examples(8))
-@given(n=some, schedule=schedules(sizes=(3, 5, 16)))
+@given(n=some, schedule=schedules(sizes=PADDED))
 def test_rows(first, second, n, schedule):
     rng = np.random.default_rng(n)
     data = [{"x": x, "y": y} for x, y in zip(positive(rng, n), positive(rng, n), strict=True)]
@@ -109,9 +115,12 @@ def test_rows(first, second, n, schedule):
         check(rows_graph(first, second), data, schedule)
 
 
-@pytest.mark.parametrize("body, reduction", [("root", "mean"), ("quotient", "geometric_mean"), ("logarithm", "mean")])
+@pytest.mark.parametrize(
+    "body, reduction",
+    [("root", "mean"), ("quotient", "geometric_mean"), pytest.param("logarithm", "mean", marks=pytest.mark.full)],
+)
 @settings(max_examples=examples(8))
-@given(n=some, schedule=schedules(sizes=(3, 5, 16)))
+@given(n=some, schedule=schedules(sizes=PADDED))
 def test_segments(body, reduction, n, schedule):
     rng = np.random.default_rng(n)
     data = [{"x": positive(rng, rng.integers(1, 4)), "y": positive(rng, 1)[0]} for _ in range(n)]

@@ -84,7 +84,7 @@ def test_passes_below_one_are_refused() -> None:
         wire.main(wire.WireBench(passes=0))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_wire_bench_measures_both_kinds(tmp_path: Path) -> None:
     rows = wire.main(wire.WireBench(round_trips=20, arrays=2, passes=1, json=tmp_path / "wire.jsonl"))
     assert [json.loads(line) for line in (tmp_path / "wire.jsonl").read_text().splitlines()] == rows

@@ -44,6 +44,7 @@ def test_the_peers_start_like_ours_and_learn() -> None:
         assert program.train() == 400 and program.infer() == 200 and program.updates() >= 1
 
 
+@pytest.mark.full
 def test_padding_changes_no_logits() -> None:
     peer = list_reduction_jax.padded(n_train=100, n_valid=100, epochs=1)
     tokens = np.zeros((10, 1), np.int32)
@@ -159,6 +160,7 @@ def test_ours_and_the_peer_start_alike_and_train(experiment: str, peer: Any, siz
         assert program.evaluate() != before
 
 
+@pytest.mark.full
 def test_the_perceptron_in_one_jit_computes_what_ours_does() -> None:
     data = mnist.Batches(mnist.synthetic(6, 1)[0], 6)
     params, *want = parity.ours(mlp((784, 5, 10), 6), data)

@@ -14,6 +14,7 @@ def test_schedules(tmp_path):
     assert text.count("worker 3") == len(WAYS)
 
 
+@pytest.mark.full
 def test_the_graph_after_a_run(tmp_path):
     graph_after_a_run(tmp_path / "graph.svg", n=3, max_dispatch_size=1)
     text = (tmp_path / "graph.svg").read_text(encoding="utf-8")

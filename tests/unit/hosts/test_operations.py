@@ -35,7 +35,7 @@ def same(one, other):
     [
         ("trees", {"weights": "stashed"}),
         ("questions", {}),
-        ("questions, edge by edge", {}),
+        pytest.param("questions, edge by edge", {}, marks=pytest.mark.full),
         pytest.param("tagger", {}, marks=pytest.mark.full),
     ],
 )

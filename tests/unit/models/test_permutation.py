@@ -32,6 +32,7 @@ def test_each_instance_takes_its_own_way():
     assert_equal(tuple(got), jax.value_and_grad(direct_loss)(jax.tree.map(jnp.asarray, params), data))
 
 
+@pytest.mark.full
 def test_replicas_are_kept_together_and_learn():
     data = ShuffledRows(generate(40, 2))
     trainer = amp.Trainer(permutation(2, 8, replicas=2), optax.adam(0.02), workers=2, max_dispatch_size=8)

@@ -71,7 +71,8 @@ def direct_loss(params, trees: sst.Trees, kind: str):
 
 
 @pytest.mark.parametrize(
-    ("kind", "replicas"), [pytest.param("fold", 1, marks=pytest.mark.full), ("tai", 1), ("fold", 2)]
+    ("kind", "replicas"),
+    [pytest.param("fold", 1, marks=pytest.mark.full), pytest.param("tai", 1, marks=pytest.mark.full), ("fold", 2)],
 )
 def test_gradients_are_those_of_a_direct_implementation(tmp_path: Path, kind: str, replicas: int) -> None:
     """Replicas start equal, and their gradients add up to those of one."""
