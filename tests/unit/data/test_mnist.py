@@ -145,6 +145,7 @@ def test_settings_are_checked(call, text):
 @pytest.mark.skipif(
     "AMPJAX_DATA" not in os.environ, reason="the real files are only read where AMPJAX_DATA names their folder"
 )
+@pytest.mark.slow
 def test_the_real_files():
     train, valid = mnist.load()
     assert (len(train), len(valid)) == (60_000, 10_000)

@@ -118,6 +118,7 @@ def test_synthetic_trees_come_from_their_seed() -> None:
 @pytest.mark.skipif(
     "AMPJAX_DATA" not in os.environ, reason="the real files are only read where AMPJAX_DATA names their folder"
 )
+@pytest.mark.slow
 def test_the_real_treebank() -> None:
     train, valid = sst.load()
     assert (len(train), len(valid)) == (8544, 1101)

@@ -34,6 +34,7 @@ def replicas(homes, seed=0):
 
 @given(HOMES, st.integers(0, 100))
 @settings(max_examples=60)
+@pytest.mark.slow
 def test_the_mean_on_each_replicas_device(homes, seed):
     host, trees = replicas(homes, seed)
     results = average(trees)

@@ -43,6 +43,7 @@ def run(seed):
     return digest.hexdigest()
 
 
+@pytest.mark.slow
 def test_one_seed_gives_one_schedule_and_the_same_bits():
     assert run(0) == run(0) != run(1)
 
@@ -135,6 +136,7 @@ def trained(way):
     return said, took, jax.tree.map(np.asarray, e.executor.store.params)
 
 
+@pytest.mark.slow
 def test_kernels_run_in_the_same_order_where_many_dispatches_are_decided_in_one_call():
     (said, took, params), (others, also, theirs) = trained("by table"), trained("one by one")
     assert said == others and took == also and len(said) > 30

@@ -40,6 +40,7 @@ def test_momentum_does_what_numpy_does(monkeypatch):
     np.testing.assert_allclose(found[0, 0, 0], np.mean(losses[-3:]), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_transformer_sees_no_later_characters():
     params = language.init(jax.random.key(0), 7)
     letters = jnp.arange(language.CONTEXT)[None] % 7
@@ -85,6 +86,7 @@ def test_options_that_cannot_be(wrong):
         board.main(StalenessOptions(**wrong))
 
 
+@pytest.mark.slow
 def test_what_has_diverged_has_a_cell_too():
     figure = heat_map(np.array([[1.0, np.inf], [0.1, 2e5]]), ["a", "b"], ["0", "8"], "title")
     assert [text.get_text() for text in figure.axes[0].texts] == ["1", "∞", "0.1", "2e+05"]

@@ -39,6 +39,7 @@ def same(one, other):
         pytest.param("tagger", {}, marks=pytest.mark.full),
     ],
 )
+@pytest.mark.slow
 def test_launches(name, options, monkeypatch):
     graph, data = model(name)
     seen, run = [], Executor.run

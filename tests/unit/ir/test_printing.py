@@ -2,6 +2,7 @@ import re
 from collections import Counter
 
 import numpy as np
+import pytest
 from support.laws import run_python
 
 import ampjax as amp
@@ -192,6 +193,7 @@ def test_every_node_kind_has_its_own_colours():
     assert family("something new").name == "plain"
 
 
+@pytest.mark.slow
 def test_text_needs_no_pictures():
     """Export as text is for machines without a library for pictures, too, and starts at once."""
     program = """

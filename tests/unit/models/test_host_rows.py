@@ -48,6 +48,7 @@ def test_a_table_has_the_gradients_of_the_embedding_on_a_device(model):
     assert table.version > 0 or trainers[0].gradients["embed"][1] > 0
 
 
+@pytest.mark.slow
 def test_a_table_that_does_not_fit_is_refused():
     small = Table(np.zeros((3, 6), np.float32), optax.sgd(0.1))
     for model in (lists, trees, sentences):

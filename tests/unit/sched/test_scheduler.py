@@ -26,6 +26,7 @@ from ampjax.sched.scheduler import Scheduler
 TESTS = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_loops_do_the_same_uncompiled():
     """In a process of its own, since Numba reads the variable when it is imported; which is not before a scheduler is made."""
     path = os.pathsep.join([str(TESTS), str(TESTS.parent)])

@@ -69,6 +69,7 @@ def test_the_trace_covers_the_run() -> None:
     assert trace.span_ns == round(found.seconds * 1e9)
 
 
+@pytest.mark.slow
 def test_numerics_train_the_parameters_as_a_trainer_does() -> None:
     options: dict[str, Any] = {"max_active_keys": 4, "min_update_interval": 3, "seed": 1}
     graph, data = list_reduction_rnn(8, batch=10), Buckets(generate(200), 10, 8)

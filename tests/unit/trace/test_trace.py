@@ -21,6 +21,7 @@ slices = st.builds(
 
 @settings(max_examples=30)
 @given(st.lists(slices, max_size=8))
+@pytest.mark.slow
 def test_jsonl_round_trip(tmp_path_factory, found):
     path = tmp_path_factory.mktemp("trace") / "folder" / "run.jsonl"
     trace = Trace(found)

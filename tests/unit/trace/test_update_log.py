@@ -53,6 +53,7 @@ class Lineage:
 
 @settings(max_examples=examples(90))
 @given(st.integers(-100, 400), schedules(), st.integers(1, 9), st.sampled_from([None, 0, 2]))
+@pytest.mark.slow
 def test_every_gradient_is_in_one_update_with_the_version_that_it_saw(folder, seed, schedule, interval, budget):
     options = {"min_update_interval": interval, "max_staleness": budget}
     schedule = replace(schedule, settings=replace(schedule.settings, **options))

@@ -123,6 +123,7 @@ class Taken(InstanceList):
         return super().gather(ids)
 
 
+@pytest.mark.slow
 def test_training_and_evaluation_go_by_size():
     lengths = [4, 1, 3, 1, 4, 3, 1, 3, 4]
     data = Taken(graphs.rnn_data(lengths))

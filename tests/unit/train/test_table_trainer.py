@@ -21,6 +21,7 @@ def trainer(graph, **options):
     return amp.Trainer(graph, optax.adam(0.01), cost=lambda plan: lambda d: 1 + d.n_rows, **options)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_holds_the_table_and_gradients_that_wait(tmp_path):
     graph, table = models.with_table(optax.adam(0.1), partitions=3)
     first = trainer(graph)
@@ -69,6 +70,7 @@ def test_a_recorded_run_replays_with_a_table_that_starts_alike(tmp_path):
     np.testing.assert_array_equal(table.dense(), again.dense())
 
 
+@pytest.mark.slow
 def test_verify_compares_with_all_rows_and_leaves_them_as_they_were():
     graph, table = models.with_table(optax.sgd(0.1))
     found = amp.verify(graph, DATA[:3], quick=True, progress=False)
@@ -91,6 +93,7 @@ def test_one_worker_runs_all_that_reads_a_table():
     assert placed["output/0"] != placed["output/1"] and placed["embed/0"] == placed["embed/1"]
 
 
+@pytest.mark.slow
 def test_tables_in_files_and_at_server_processes(tmp_path):
     found = []
     with ServerProcesses(2) as processes:

@@ -71,6 +71,7 @@ def found():
     return tuned()
 
 
+@pytest.mark.slow
 def test_the_chosen_settings_reach_the_target(found):
     assert found.is_reached and found.best.tried.seconds_to_target > 0  # type: ignore[union-attr]
     assert found.spent_s < found.budget_s

@@ -81,6 +81,7 @@ def test_it_goes_down_a_quadratic_with_delayed_gradients(name):
 
 @settings(max_examples=10)
 @given(STALENESS, st.floats(0, 2), st.integers(1, 6))
+@pytest.mark.slow
 def test_steps_become_shorter(staleness, exponent, n):
     gradients = some(len(staleness), 1)
     for t, late in enumerate(staleness):
@@ -174,6 +175,7 @@ def rotation(angle):
 
 @settings(max_examples=5)
 @given(st.floats(0, 3), st.integers(0, 9))
+@pytest.mark.slow
 def test_a_rotated_problem_is_solved_in_rotated_steps(angle, seed):
     """Turning the rows' space turns each step, as Adam's does not."""
     turn, rng = rotation(angle), np.random.default_rng(seed)

@@ -1,5 +1,6 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.effort import examples
 
 import ampjax as amp
 from ampjax.viz.graphs.graph_layout import layout
@@ -34,7 +35,7 @@ def random_graph(draw):
     return g
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.data())
 def test_nothing_overlaps(data):
     plan = layout(random_graph(data.draw), measure)
@@ -46,7 +47,7 @@ def test_nothing_overlaps(data):
             assert apart or a.bottom <= b.top + 1e-6 or b.bottom <= a.top + 1e-6, (a, b)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.data())
 def test_every_wire_has_its_arrows(data):
     graph = random_graph(data.draw)
