@@ -79,5 +79,5 @@ def room_for_kernels():
     Beyond that XLA's compiler crashes.
     """
     yield
-    if MAPS.exists() and MAPS.read_bytes().count(b"\n") > 30_000:
+    if MAPS.exists() and MAPS.read_bytes().count(b"\n") > 20_000:
         jax.clear_caches()
