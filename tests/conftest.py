@@ -74,10 +74,10 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(scope="module", autouse=True)
 def room_for_kernels():
-    """Forgets compiled kernels before there are too many: each takes about three memory maps, of which Linux allows a process 65,530.
+    """Forgets compiled kernels before there are too many: each takes three memory maps, of which Linux allows a process 65,530, and most of a megabyte.
 
-    Beyond that XLA's compiler crashes.
+    Beyond that many maps XLA's compiler crashes; 12,000 of them are about three gigabytes.
     """
     yield
-    if MAPS.exists() and MAPS.read_bytes().count(b"\n") > 20_000:
+    if MAPS.exists() and MAPS.read_bytes().count(b"\n") > 12_000:
         jax.clear_caches()
