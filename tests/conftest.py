@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if item.get_closest_marker("long") or item.get_closest_marker("full"):
             item.add_marker("slow")
-        if item.path.is_relative_to(LAWS) or getattr(item.obj, "is_hypothesis_test", False):
+        if item.path.is_relative_to(LAWS) or getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker("law")
     others = {name for name, mine in (("full", FULL), ("users", AS_USERS)) if not mine}
     left_out = [item for item in items if any(item.get_closest_marker(name) for name in others)]
