@@ -58,7 +58,7 @@ def test_padding_changes_no_logits() -> None:
 @pytest.mark.parametrize("cell", ["fold", "tai"])
 def test_trees_by_levels_have_our_gradients(cell: str) -> None:
     """Chunks that are filled up, and minibatches that are not full, change nothing."""
-    peer = Model(cell, embedding=6, hidden=4, batch=5, width=4, synthetic=True, rehearsals=0)
+    peer = Model(cell=cell, embedding=6, hidden=4, batch=5, width=4, synthetic=True, rehearsals=0)
     trees, _ = sst.synthetic()
     ids = np.arange(13)
     data = Subset(sst.TreeInstances(trees), ids)
