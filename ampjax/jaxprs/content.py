@@ -16,8 +16,11 @@ from ampjax.jaxprs.primitives import jvp_rule, opened
 _SHORT = 64
 """Bytes of an array that is compared as it is; of longer ones the SHA-256 is."""
 
+_MOST_NESTED = 2
+"""How often a `jax.custom_jvp` that its own rule calls is followed into the rule."""
 
-def content(jaxpr: Any, constants: Sequence[Any] = ()) -> Hashable:
+
+def content(jaxpr: Any, constants: Sequence[Any] = (), around: tuple[Hashable, ...] = ()) -> Hashable:
     """The operations of a jaxpr, with variables numbered in order, and its constants by value.
 
     A function of the user's that an operation calls back (as `jax.debug.callback` and the rules of a `jax.custom_vjp` do) is compared by identity.
@@ -25,6 +28,7 @@ def content(jaxpr: Any, constants: Sequence[Any] = ()) -> Hashable:
     Args:
       jaxpr: An open or closed jaxpr.
       constants: Values of the constants of an open one.
+      around: What the `jax.custom_jvp` functions compute in whose rules it is.
 
     Returns:
       A hashable value; equal ones mean equal results for equal inputs.
@@ -44,26 +48,29 @@ def content(jaxpr: Any, constants: Sequence[Any] = ()) -> Hashable:
     steps = []
     for equation in jaxpr.eqns:
         operands = tuple(read(atom) for atom in equation.invars)
-        steps.append((equation.primitive, operands, _settings(equation), bound(equation.outvars)))
-    return given, _value([*constants, *own]), tuple(steps), tuple(read(atom) for atom in jaxpr.outvars)
+        steps.append((equation.primitive, operands, _settings(equation, around), bound(equation.outvars)))
+    return given, _value([*constants, *own], around), tuple(steps), tuple(read(atom) for atom in jaxpr.outvars)
 
 
-def _settings(equation: Any) -> Hashable:
+def _settings(equation: Any, around: tuple[Hashable, ...]) -> Hashable:
     """An operation's parameters, and what it was traced under."""
     settings = dict(equation.params)
     if equation.primitive.name == "custom_jvp_call":  # its rule is another object in each trace, its jaxpr is not
-        rule, constants, is_zero = jvp_rule(equation)
-        settings["jvp_jaxpr_fun"] = content(rule, constants), tuple(is_zero)
-    return _value(settings), str(equation.ctx)
+        del settings["jvp_jaxpr_fun"]
+        function = content(settings["call_jaxpr"], (), around)
+        if around.count(function) < _MOST_NESTED:  # a rule may call the function itself
+            rule, constants, is_zero = jvp_rule(equation)
+            settings["rule"] = content(rule, constants, (*around, function)), tuple(is_zero)
+    return _value(settings, around), str(equation.ctx)
 
 
-def _value(value: Any) -> Hashable:
+def _value(value: Any, around: tuple[Hashable, ...]) -> Hashable:
     if hasattr(value, "eqns") or hasattr(getattr(value, "jaxpr", None), "eqns"):
-        return content(value)
+        return content(value, (), around)
     if isinstance(value, tuple | list):
-        return type(value), *map(_value, value)
+        return type(value), *(_value(each, around) for each in value)
     if isinstance(value, Mapping):
-        return tuple((key, _value(value[key])) for key in sorted(value))
+        return tuple((key, _value(value[key], around)) for key in sorted(value))
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         return _array(value)
     try:
