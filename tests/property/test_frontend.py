@@ -38,7 +38,7 @@ def check(case):
         instances = [instance(seed + i, shape, DTYPE) for i, shape in enumerate(lengths)]
         compiled = Compiled64(model, parameters(seed, DTYPE), spec(DTYPE), instances)
         compiled.check_direction(seed)
-        if seed % EVERY_GRADIENT == 0:
+        if seed % EVERY_GRADIENT == EVERY_GRADIENT // 2:  # not 0: Hypothesis draws it often
             compiled.check_gradients()
 
 
