@@ -101,6 +101,95 @@ def map(f: Callable[..., Any], *xs: Any) -> Any:
     return each.results.unflatten(bind(call, [*closed, *leaves]))
 
 
+def recurse(f: Callable[..., Any], init: Any, *xs: Any) -> Any:
+    """A recursion over the elements of a sequence: each result may be made of other elements' results, whichever the instance names.
+
+    So directed acyclic graphs, tables of dynamic programming, and trees by any arrays of numbers are gone through. Each element's result is
+    computed once, however many ask for it.
+
+    Args:
+      f: `f(recur, *elements) -> result`, a pytree of arrays. `recur(j)` gives the result at element `j`, an integer that follows from the
+        instance alone; for a negative `j` it gives `init`.
+      init: What `recur` gives for a negative number, of the type of the results.
+      xs: Pytrees of sequences of one length, whose elements `f` gets.
+
+    Returns:
+      The sequence of all results, in the order of the elements.
+
+    Raises:
+      GraphError: If the result has other types than `init`, or `recur` gets a number that is computed.
+      DataError: If `recur` gets a number that no element has, or an element's result is made of itself.
+
+    >>> import numpy as np
+    >>> left, right = np.array([-1, -1, 0, 2]), np.array([-1, -1, 1, 2])  # the operands of each of four additions
+    >>> recurse(lambda recur, a, b: recur(a) + recur(b), 1, left, right).tolist()
+    [2, 2, 4, 8]
+    """
+    leaves, structure = _sequences("recurse", xs)
+    init = jax.tree.map(jnp.asarray, init)
+    if not _is_symbolic(leaves):
+        return _recursed(f, init, leaves, structure)
+    line, dimension = user_line(), _dimension("recurse", leaves)
+    first, tree = jax.tree.flatten(init)
+    recursion = object()
+
+    def recur(j: Any) -> Any:
+        _require_integer(j)
+        call = Call("recall", [ShapedArray(x.shape, x.dtype) for x in first], line=user_line(), options={"of": recursion})
+        return tree.unflatten(bind(call, [jnp.asarray(j), *first]))
+
+    each, closed, results = trace(lambda *elements: f(recur, *elements), *structure.unflatten([_row(x) for x in leaves]))
+    _require_like_init(line, tree, first, each.results, results)
+    call = Call("recurse", [along(dimension, y) for y in results], (each,), (len(closed),), line, {"of": recursion})
+    return tree.unflatten(bind(call, [*closed, *leaves]))
+
+
+def _recursed(f: Callable[..., Any], init: Any, leaves: Sequence[Any], structure: Any) -> Any:
+    """`recurse` on a concrete instance: depth first, in the order in which elements are asked for."""
+    n, line = _length("recurse", leaves), user_line()
+    results: dict[int, Any] = {}
+    open_ones: list[int] = []
+    first, tree = jax.tree.flatten(init)
+
+    def recur(j: Any) -> Any:
+        _require_integer(j)
+        at = int(j)
+        if at < 0:
+            return init
+        if at >= n:
+            raise DataError(user_line(), f"an element below {n}, or a negative number", f"{at}", _MEND_NUMBERS)
+        if at not in results:
+            if at in open_ones:
+                way = " -> ".join(map(str, [*open_ones[open_ones.index(at) :], at]))
+                raise DataError(user_line(), "results that are not made of themselves", f"elements {way}", _MEND_NUMBERS)
+            open_ones.append(at)
+            result = f(recur, *structure.unflatten([leaf[at] for leaf in leaves]))
+            open_ones.pop()
+            own, own_tree = jax.tree.flatten(jax.tree.map(jnp.asarray, result))
+            _require_like_init(line, tree, first, own_tree, own)
+            results[at] = tree.unflatten(own)
+        return results[at]
+
+    if not n:
+        return jax.tree.map(lambda x: jnp.zeros((0, *x.shape), x.dtype), init)
+    return stack([recur(i) for i in range(n)])
+
+
+_MEND_NUMBERS = "Mend the numbers in the data."
+
+
+def _require_integer(j: Any) -> None:
+    if jnp.shape(j) != () or not jnp.issubdtype(jnp.result_type(j), jnp.integer):
+        fix = "Give an integer that follows from the instance."
+        raise GraphError(user_line(), "the number of an element", shape_text(type_of(j)), fix)
+
+
+def _require_like_init(line: str, tree: Any, first: Sequence[Any], own: Any, results: Sequence[Any]) -> None:
+    if own != tree:
+        raise GraphError(line, f"a result as `init` is built, {tree}", f"{own}", "Return what `recur` is to give.")
+    require_same(line, "a result of the types of `init`", [type_of(x) for x in first], [type_of(x) for x in results])
+
+
 def fori_loop(n: Any, body: Callable[[Any, Any], Any], init: Any) -> Any:
     """`body` so many times, a number that the instance says.
 
