@@ -131,7 +131,11 @@ def _dynamic_slice(params, x, *starts):
 
 def _split(params, x):
     pieces = lambda array: np.split(array, np.cumsum(params["sizes"])[:-1], params["axis"])
-    return [Dual(*both) for both in zip(pieces(x.value), pieces(x.tangent), strict=True)] if isinstance(x, Dual) else pieces(x)
+    return (
+        [Dual(*both) for both in zip(pieces(x.value), pieces(x.tangent), strict=True)]
+        if isinstance(x, Dual)
+        else pieces(x)
+    )
 
 
 def _dot(params, x, y):

@@ -58,7 +58,14 @@ def recall(low: Lowering, call: Call, operands: Sequence[Value], region: Region,
     recursion, (number, *init) = low.recursions.get(call.options["of"]), operands
     if recursion is None or recursion.space not in region.space.around():
         fix = "Pass on what it gave; its function is of this recursion alone."
-        raise GraphError(call.line, "`recur` inside of the function that `amp.recurse` was given", "a call outside", fix)
+        raise GraphError(
+            call.line, "`recur` inside of the function that `amp.recurse` was given", "a call outside", fix
+        )
+    if not region.is_known:
+        fix = "Ask before the choice, and use there what was given."
+        raise GraphError(
+            call.line, "`recur` where the instance decides what runs", "a call where a read value does", fix
+        )
     if not isinstance(number, Static | Constant):
         fix = "Take the number from the instance: what the recursion goes through can't depend on parameters."
         raise GraphError(call.line, "the number of an element, known from the instance", "a computed number", fix)
