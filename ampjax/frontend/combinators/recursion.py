@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -113,10 +114,8 @@ def _recursed(f: Callable[..., Any], init: Any, leaves: Sequence[Any], structure
         if i not in results:
             waiting.append(i)
         while waiting:
-            try:
+            with contextlib.suppress(_TooDeep):
                 compute(waiting[-1])
-            except _TooDeep:
-                pass
     return stack([results[i] for i in range(n)])
 
 
