@@ -56,7 +56,7 @@ def _settings(equation: Any, around: tuple[Hashable, ...]) -> Hashable:
     """An operation's parameters, and what it was traced under."""
     settings = dict(equation.params)
     if equation.primitive.name == "custom_jvp_call":  # its rule is another object in each trace, its jaxpr is not
-        del settings["jvp_jaxpr_fun"]
+        settings.pop("jvp_jaxpr_fun", None)
         function = content(settings["call_jaxpr"], (), around)
         if around.count(function) < _MOST_NESTED:  # a rule may call the function itself
             rule, constants, is_zero = jvp_rule(equation)

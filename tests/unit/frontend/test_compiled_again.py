@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from support.parity import ours
 
 import ampjax as amp
 from ampjax.engine.kernels.shared_kernels import KERNELS
@@ -100,6 +101,23 @@ def _executables() -> list[int]:
         for function in (kernel.once, kernel.looped)
         if function is not None
     ]
+
+
+@jax.custom_vjp
+def doubled(x: jax.Array) -> jax.Array:
+    return 2 * x
+
+
+doubled.defvjp(lambda x: (doubled(x), None), lambda _, gradient: (3 * gradient,))
+
+
+def test_a_rule_of_the_users_own_for_gradients_is_kept() -> None:
+    """Nothing says that two such rules are equal, so a model that has one compiles its kernels again."""
+    of_one = lambda p, s: doubled(p["a"]["w"] * s["x"])
+    one, other = (amp.compile(of_one, {"a": {"w": np.float32(5)}}, {"x": "float32[]"}) for _ in range(2))
+    _, loss, gradients = ours(one.graph, one.data([{"x": np.float32(7)}]))
+    assert loss == 70 and gradients["a"]["w"] == 21
+    assert bodies(one)["a"] == bodies(other)["a"] and bodies(one)["loss"] != bodies(other)["loss"]
 
 
 def test_control_nodes_are_the_same_as_well() -> None:
