@@ -2,7 +2,7 @@
 
 The generator (`support/random_models.py`) nests combinators, shares weights and values between places, lets the instance and read values choose.
 A case is a random program with one or two random instances and random parameters; most run on the synchronous interpreter, in float64, and take
-0.04 s of a processor: half of it to compile the model, a quarter for JAX's derivative of the model as it is.
+0.04 to 0.06 s of a processor: half of it to compile the model, a quarter for JAX's derivative of the model as it is.
 """
 
 import gc
