@@ -8,6 +8,7 @@ from ampjax.drivers.cost import FlopsCost, Stragglers
 from ampjax.frontend.combinators.branches import cond, read, switch, while_loop
 from ampjax.frontend.combinators.graph_combinators import Edges, propagate
 from ampjax.frontend.combinators.randomness import dropout, stochastic, training
+from ampjax.frontend.combinators.recursion import recurse
 from ampjax.frontend.combinators.reports import metric, node, output
 from ampjax.frontend.combinators.sequences import fori_loop, length, logsumexp, map, max, mean, scan, softmax, sum, take
 from ampjax.frontend.combinators.structures import Ragged, Stacked, Tree
@@ -116,6 +117,7 @@ __all__ = [
     "pump",
     "read",
     "read_update_log",
+    "recurse",
     "reduce",
     "relabel",
     "repeat",

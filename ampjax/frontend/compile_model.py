@@ -21,7 +21,15 @@ from ampjax.frontend.deduction.values import Constant, Elements, LossTerm, OfPar
 from ampjax.frontend.explain_model import ModelExplanation, explain_model
 from ampjax.frontend.instance_columns import Columns, CompiledInstances
 from ampjax.frontend.instance_spec import LeafSpec, parse
-from ampjax.frontend.rules import branch_rules, graph_rules, reduction_rules, report_rules, sequence_rules, tree_rules
+from ampjax.frontend.rules import (
+    branch_rules,
+    graph_rules,
+    recursion_rules,
+    reduction_rules,
+    report_rules,
+    sequence_rules,
+    tree_rules,
+)
 from ampjax.ir.graph import Graph
 from ampjax.jaxprs.primitives import shape_text
 
@@ -40,6 +48,8 @@ _RULES = {
     "while": branch_rules.while_loop,
     "fold": tree_rules.fold,
     "scan_tree": tree_rules.scan,
+    "recurse": recursion_rules.recurse,
+    "recall": recursion_rules.recall,
     "propagate": graph_rules.propagate,
     "metric": report_rules.metric,
     "output": report_rules.output,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from ampjax.errors import GraphError
 from ampjax.ir.host_tables import HostTable
@@ -40,7 +41,11 @@ class Body:
         """The parameters as a pytree of `jax.ShapeDtypeStruct`, `()` where there are none. A table's rows are not looked at."""
         if self.table is not None:
             return jax.ShapeDtypeStruct(self.table.shape, self.table.dtype)
-        return () if self.init is None else jax.eval_shape(self.init, jax.random.key(0))
+        if self.init is None:
+            return ()
+        if isinstance(self.init, _Constant):
+            return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), self.init.params)
+        return jax.eval_shape(self.init, jax.random.key(0))
 
 
 @dataclass(frozen=True)

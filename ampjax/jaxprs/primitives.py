@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import linecache
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path as File
@@ -210,8 +211,8 @@ def source_line(eqn: Any) -> str:
     """
     traceback = getattr(eqn.source_info, "traceback", None)
     for frame in getattr(traceback, "frames", ()):
-        if not is_library_file(file := File(frame.file_name)):
-            return line_text(file, frame.line_num)
+        if not is_library_file(frame.file_name):
+            return line_text(File(frame.file_name), frame.line_num)
     return ""
 
 
@@ -234,7 +235,7 @@ def source_function(eqn: Any) -> str:
     """
     traceback = getattr(eqn.source_info, "traceback", None)
     for frame in getattr(traceback, "frames", ()):
-        if not is_library_file(File(frame.file_name)):
+        if not is_library_file(frame.file_name):
             return frame.function_name.rsplit(".", 1)[-1]
     return ""
 
@@ -251,11 +252,13 @@ def shape_text(aval: Any) -> str:
     return f"{aval.dtype}[{','.join(map(str, aval.shape))}]"
 
 
-def is_library_file(file: File) -> bool:
+@functools.cache
+def is_library_file(name: str) -> bool:
     """Whether a file is JAX's, Flax's or Optax's, or one of ours that traces users' functions.
 
     Args:
-      file: The file.
+      name: The file's path.
     """
+    file = File(name)
     is_ours = any(file.is_relative_to(folder) for folder in _OURS)
     return is_ours or ("site-packages" in file.parts and any(name in file.parts for name in _LIBRARIES))

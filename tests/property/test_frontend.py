@@ -1,9 +1,11 @@
 """Any model of the front end: the graph that it is compiled to computes what the model computes, run as plain JAX.
 
 The generator (`support/random_models.py`) nests combinators, shares weights and values between places, lets the instance and read values choose.
-Most cases run on the synchronous interpreter, in float64: single operations are compiled alone, and a case takes about 0.2 s of a processor.
+A case is a random program with one or two random instances and random parameters; most run on the synchronous interpreter, in float64, and take
+0.04 to 0.06 s of a processor: half of it to compile the model, a quarter for JAX's derivative of the model as it is.
 """
 
+import gc
 import os
 
 import jax
@@ -19,9 +21,9 @@ from support.random_models import instance, models, parameters, shapes, spec
 import ampjax as amp
 
 DTYPE = "float64"
-CASES = st.tuples(models(), shapes(), st.integers(0, 1 << 16))
-EVERY_GRADIENT = 8
-"""One case in so many compares each gradient, which takes three times as long as the derivative in one random direction."""
+CASES = st.tuples(models(), st.integers(1, 2).flatmap(shapes), st.integers(0, 1 << 16))
+EVERY_GRADIENT = 64
+"""One case in so many compares each gradient, which takes five times as long as the derivative in one random direction."""
 
 CLEAR = 1e-3
 """In float32 decisions must have this margin, so that rounding can't make them otherwise."""
@@ -32,17 +34,26 @@ SCHEDULES = (
 )
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _few_objects_to_look_at():
+    """Leaves what is there out of garbage collections: what a trace leaves behind is collected a hundred times, JAX's modules each time with it."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 def check(case):
     model, lengths, seed = case
     with jax.enable_x64(True):
         instances = [instance(seed + i, shape, DTYPE) for i, shape in enumerate(lengths)]
         compiled = Compiled64(model, parameters(seed, DTYPE), spec(DTYPE), instances)
         compiled.check_direction(seed)
-        if seed % EVERY_GRADIENT == 0:
+        if seed % EVERY_GRADIENT == EVERY_GRADIENT // 2:  # not 0: Hypothesis draws it often
             compiled.check_gradients()
 
 
-@settings(max_examples=examples(450))
+@settings(max_examples=examples(3000))
 @given(CASES)
 def test_a_graph_computes_what_its_model_computes(case):
     check(case)
@@ -52,7 +63,7 @@ def test_a_graph_computes_what_its_model_computes(case):
 @settings(max_examples=int(os.environ.get("AMPJAX_CASES", 20_000)))
 @given(CASES)
 def test_twenty_thousand_models(case):
-    """An hour of one processor; `AMPJAX_CASES` sets another number."""
+    """A quarter of an hour of one processor; `AMPJAX_CASES` sets another number."""
     check(case)
 
 

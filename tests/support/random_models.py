@@ -26,6 +26,9 @@ WORDS = 5
 VECTOR, NUMBER, INTEGER, COMPUTED = "vector", "number", "integer", "computed integer"
 """Types of expressions; an integer follows from the instance, a computed one need not. Others: `("pair", type, type)`, `("sequence", type)`."""
 
+RECURSION = "recursion"
+"""The type of a name that stands for the results of a recursion over `w`, of which those of earlier elements may be asked."""
+
 PAIR_TYPES = (("pair", VECTOR, NUMBER), ("pair", VECTOR, COMPUTED), ("pair", COMPUTED, ("pair", NUMBER, VECTOR)))
 
 FREE, STATIC, DYNAMIC = "free", "static", "dynamic"
@@ -38,6 +41,7 @@ def spec(dtype="float32"):
     named = lambda name: jax.tree.map(lambda text: text.format(name), tree())
     return {
         "words": "int32[w]",
+        "order": "int32[w]",
         "x": f"{dtype}[w,{D}]",
         "chars": "int32[w,c]",
         "more": f"{dtype}[u,{D}]",
@@ -51,6 +55,7 @@ def spec(dtype="float32"):
 
 SEQUENCES = {
     "words": ("w", INTEGER),
+    "order": ("w", INTEGER),
     "x": ("w", VECTOR),
     "chars": ("w", ("sequence", "c", INTEGER)),
     "more": ("u", VECTOR),
@@ -78,6 +83,7 @@ def instance(seed, shape, dtype="float32"):
     ints = lambda n: rng.integers(0, WORDS, n).astype(np.int32)
     return {
         "words": ints(w),
+        "order": np.arange(w, dtype=np.int32),
         "x": rng.normal(size=(w, D)).astype(dtype),
         "chars": amp.Ragged(ints(int(sizes.sum())), sizes),
         "more": rng.normal(size=(u, D)).astype(dtype),
@@ -247,6 +253,14 @@ def _scan_tree(p, env, tree, init, step):
     return amp.scan_tree(lambda state, n: f(state, n["word"]), evaluate(init, p, env), env[tree])
 
 
+def _recurse(p, env, name, init, word, step):
+    def each(recur, i, w):
+        earlier = lambda number: recur(number % (i + 1) - 1)  # from -1, which is none, to the one before
+        return evaluate(step, p, {**env, name: earlier, word: w})
+
+    return amp.recurse(each, init_of(p, env, init), env["order"], env["words"])
+
+
 def _largest(p, env, xs):
     xs = evaluate(xs, p, env)
     if (margins := _MARGINS.get()) is not None and len(xs) > 1:
@@ -314,6 +328,8 @@ OPERATIONS = {
     "while": _while,
     "fold": _fold,
     "scan_tree": _scan_tree,
+    "recurse": _recurse,
+    "recall": lambda p, env, name, i: env[name](evaluate(i, p, env)),
     "metric": _metric,
     "output": _output,
 }
@@ -346,7 +362,7 @@ class Scope:
     def inside_decision(self):
         """Without sequences; integers are computed ones there."""
         as_computed = lambda t: COMPUTED if t == INTEGER else t
-        names = tuple((name, as_computed(t)) for name, t in self.names if not _has_sequence(t))
+        names = tuple((name, as_computed(t)) for name, t in self.names if not (_has_sequence(t) or t == RECURSION))
         return Scope(names, min(self.budget, 1), True)
 
     def of(self, kind):
@@ -466,7 +482,8 @@ class Grower:
         ]
         reads = ["cond_read", "switch_read", "while"]
         whole = ["sum", "mean", "max", "take", "scan", "scan", "fori", "fold", "let"]
-        kind = self.pick(plain + reads + ([] if scope.decided else whole))
+        asks = ["recall", "recall"] if scope.of(RECURSION) else []
+        kind = self.pick(plain + reads + asks + ([] if scope.decided else whole))
         return getattr(self, f"_{kind}")(scope)
 
     def simple_vector(self, scope):
@@ -548,6 +565,9 @@ class Grower:
 
     def _take(self, scope):
         return ("take", self.sequence(self.dimension(scope), VECTOR, scope.deeper()), self.integer(scope))
+
+    def _recall(self, scope):
+        return ("recall", self.pick(scope.of(RECURSION)), self.integer(scope))
 
     def _let(self, scope):
         name, kind = self.fresh(), self.pick([VECTOR, ("sequence", self.dimension(scope), VECTOR)])
@@ -641,6 +661,8 @@ class Grower:
             ways += ["scan", "softmax", "cond"]
             if dimension in "vb":
                 ways += ["fold", "scan_tree"]
+            if dimension == "w":
+                ways.append("recurse")
         way = self.pick(ways)
         if way == "have":
             return self.pick(have)
@@ -649,6 +671,11 @@ class Grower:
         if way == "cond":
             branches = [("fn", (), self.sequence(dimension, kind, scope.deeper())) for _ in range(2)]
             return ("cond", self.integer(scope), *branches)
+        if way == "recurse":
+            name, word = self.fresh(), self.fresh()
+            inner = scope.deeper().having(**{name: RECURSION, word: INTEGER})
+            step = ("mix", self._recall(inner), self.vector(inner))
+            return ("recurse", name, self.start(scope), word, step)
         if way == "scan":
             return self.loop(scope, 1, dimension)[1]
         tree = {"v": "wide", "b": "binary"}.get(dimension)

@@ -36,10 +36,10 @@ def scan(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, *, revers
     Raises:
       GraphError: If the sequences have different lengths, `f` returns no pair, or the carry changes its shape or dtype.
     """
-    leaves, structure = _sequences("scan", xs)
+    leaves, structure = sequences_of("scan", xs)
     init = jax.tree.map(jnp.asarray, init)
-    if not _is_symbolic(leaves):
-        n = _length("scan", leaves)
+    if not is_symbolic(leaves):
+        n = length_of("scan", leaves)
         rows = [structure.unflatten([leaf[i] for leaf in leaves]) for i in range(n)]
         carry, ys = init, [None] * n
         for i in reversed(range(n)) if reverse else range(n):
@@ -48,9 +48,9 @@ def scan(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, *, revers
                 raise _no_pair(user_line(), [type_of(leaf) for leaf in jax.tree.leaves(result)])
             carry, ys[i] = result
         return carry, stack(ys) if n else _empty(lambda: f(init, _blank(leaves, structure))[1])
-    line, dimension = user_line(), _dimension("scan", leaves)
+    line, dimension = user_line(), dimension_of("scan", leaves)
     carry_leaves, carry_structure = jax.tree.flatten(init)
-    step, closed, results = trace(f, jax.tree.map(type_of, init), structure.unflatten([_row(x) for x in leaves]))
+    step, closed, results = trace(f, jax.tree.map(type_of, init), structure.unflatten([row_type(x) for x in leaves]))
     outer = step.results.children()
     if len(outer) != 2:
         raise _no_pair(line, results)
@@ -88,14 +88,14 @@ def map(f: Callable[..., Any], *xs: Any) -> Any:
     Raises:
       GraphError: If the sequences have different lengths.
     """
-    leaves, structure = _sequences("map", xs)
-    if not _is_symbolic(leaves):
-        n = _length("map", leaves)
+    leaves, structure = sequences_of("map", xs)
+    if not is_symbolic(leaves):
+        n = length_of("map", leaves)
         if not n:
             return _empty(lambda: f(*_blank(leaves, structure)))
         return stack([f(*structure.unflatten([leaf[i] for leaf in leaves])) for i in range(n)])
-    line, dimension = user_line(), _dimension("map", leaves)
-    each, closed, results = trace(f, *structure.unflatten([_row(x) for x in leaves]))
+    line, dimension = user_line(), dimension_of("map", leaves)
+    each, closed, results = trace(f, *structure.unflatten([row_type(x) for x in leaves]))
     types = [along(dimension, y) for y in results]
     call = Call("scan", types, (each,), (len(closed),), line, {"n_carry": 0, "reverse": False})
     return each.results.unflatten(bind(call, [*closed, *leaves]))
@@ -146,10 +146,10 @@ def length(xs: Any) -> Any:
     Args:
       xs: A sequence, or a pytree of sequences of one length.
     """
-    leaves, _ = _sequences("length", xs)
-    if not _is_symbolic(leaves):
-        return np.int32(_length("length", leaves))
-    options = {"dimension": str(_dimension("length", leaves))}
+    leaves, _ = sequences_of("length", xs)
+    if not is_symbolic(leaves):
+        return np.int32(length_of("length", leaves))
+    options = {"dimension": str(dimension_of("length", leaves))}
     return bind(Call("length", [ShapedArray((), jnp.int32)], line=user_line(), options=options), leaves[:1])[0]
 
 
@@ -220,9 +220,9 @@ def take(xs: Any, at: Any) -> Any:
       GraphError: If the number depends on parameters.
       DataError: If there is no such element.
     """
-    leaves, structure = _sequences("take", xs)
-    if not _is_symbolic(leaves):
-        n = _length("take", leaves)
+    leaves, structure = sequences_of("take", xs)
+    if not is_symbolic(leaves):
+        n = length_of("take", leaves)
         if not -n <= int(at) < n:
             if _LEARNS_TYPES.get():
                 return _blank(leaves, structure)
@@ -234,14 +234,23 @@ def take(xs: Any, at: Any) -> Any:
 
 
 def _reduced(kind: str, xs: Any, eager: Callable[[Any], Any]) -> Any:
-    leaves, structure = _sequences(kind, xs)
-    if not _is_symbolic(leaves):
+    leaves, structure = sequences_of(kind, xs)
+    if not is_symbolic(leaves):
         return structure.unflatten([eager(leaf) for leaf in leaves])
     types = [ShapedArray(leaf.shape[1:], leaf.dtype) for leaf in leaves]
     return structure.unflatten(bind(Call(kind, types, line=user_line()), leaves))
 
 
-def _sequences(what: str, xs: Any) -> tuple[list[Any], Any]:
+def sequences_of(what: str, xs: Any) -> tuple[list[Any], Any]:
+    """The sequences of pytrees, and the pytrees' structure.
+
+    Args:
+      what: The combinator.
+      xs: Pytrees of sequences.
+
+    Raises:
+      GraphError: If there is none, or a number is among them.
+    """
     leaves, structure = jax.tree.flatten(xs, is_leaf=is_rows)
     leaves = [as_sequence(leaf) for leaf in leaves]
     for leaf in leaves:
@@ -253,11 +262,17 @@ def _sequences(what: str, xs: Any) -> tuple[list[Any], Any]:
     return leaves, structure
 
 
-def _is_symbolic(leaves: Sequence[Any]) -> bool:
+def is_symbolic(leaves: Sequence[Any]) -> bool:
+    """Whether sequences are those of a model that is being traced."""
     return any(not is_rows(leaf) and not isinstance(jnp.shape(leaf)[0], int) for leaf in leaves)
 
 
-def _length(what: str, leaves: Sequence[Any]) -> int:
+def length_of(what: str, leaves: Sequence[Any]) -> int:
+    """How many elements concrete sequences have.
+
+    Raises:
+      GraphError: If they have different lengths.
+    """
     lengths = [len(leaf) for leaf in leaves]
     if len(set(lengths)) > 1:
         raise GraphError(
@@ -266,7 +281,12 @@ def _length(what: str, leaves: Sequence[Any]) -> int:
     return lengths[0]
 
 
-def _dimension(what: str, leaves: Sequence[Any]) -> Any:
+def dimension_of(what: str, leaves: Sequence[Any]) -> Any:
+    """The dimension of sequences that are traced.
+
+    Raises:
+      GraphError: If they have different ones.
+    """
     found = [leaf.shape[0] if not is_rows(leaf) else len(leaf) for leaf in leaves]
     if any(dimension != found[0] for dimension in found):
         raise GraphError(
@@ -278,7 +298,8 @@ def _dimension(what: str, leaves: Sequence[Any]) -> Any:
     return found[0]
 
 
-def _row(leaf: Any) -> Any:
+def row_type(leaf: Any) -> Any:
+    """The type of a traced sequence's element."""
     return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
 
 

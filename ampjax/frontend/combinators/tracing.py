@@ -209,8 +209,8 @@ def user_line() -> str:
     """The line of the user's code that runs now, with its function: `file.py:12`; in a notebook the line itself."""
     frame = sys._getframe(1)
     while frame is not None:
-        file = Path(frame.f_code.co_filename)
-        if not is_library_file(file) and file.name != "contextlib.py":
-            return f"{line_text(file, frame.f_lineno)}, `{frame.f_code.co_name}`"
+        name = frame.f_code.co_filename
+        if not is_library_file(name) and not name.endswith("contextlib.py"):
+            return f"{line_text(Path(name), frame.f_lineno)}, `{frame.f_code.co_name}`"
         frame = frame.f_back
     return "the model"

@@ -116,7 +116,7 @@ def _line(traceback: TracebackType | None) -> str:
     found = "the model"
     while traceback is not None:
         code, file = traceback.tb_frame.f_code, Path(traceback.tb_frame.f_code.co_filename)
-        if not is_library_file(file) and "site-packages" not in file.parts:
+        if not is_library_file(str(file)) and "site-packages" not in file.parts:
             found = f"{file.name}:{traceback.tb_lineno}, `{code.co_name}`"
         traceback = traceback.tb_next
     return found

@@ -16,6 +16,7 @@ from ampjax.frontend.deduction.clusters import OUTSIDE, Cluster, Clusters
 from ampjax.frontend.deduction.equations import Atom, Equation, Equations, Known, Name, flatten, needed
 from ampjax.frontend.deduction.index_spaces import Column, Region
 from ampjax.frontend.deduction.node_bodies import LossPart, NodeNote
+from ampjax.frontend.deduction.numpy_equations import numpy_results
 from ampjax.frontend.deduction.summands import summands
 from ampjax.frontend.deduction.values import (
     Computed,
@@ -248,8 +249,11 @@ class FunctionLowering:
             for i, name in enumerate(equation.outputs):
                 self.env[name] = Static(_Part(whole, i))
         else:
-            with jax.ensure_compile_time_eval():
-                results = bind(equation.source, [value.value for value in values])
+            operands = [value.value for value in values]
+            results: Sequence[Any] | None = numpy_results(equation.source, operands)
+            if results is None:
+                with jax.ensure_compile_time_eval():
+                    results = bind(equation.source, operands)
             for name, result in zip(equation.outputs, results, strict=True):
                 self.env[name] = Constant(np.asarray(result) if not _is_key(result) else result)
 

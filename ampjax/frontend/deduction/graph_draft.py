@@ -15,6 +15,7 @@ from ampjax.frontend.deduction.edge_plans import EdgePlan
 from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.deduction.node_bodies import NodeNote, PackedBody, as_it_is, unpack
 from ampjax.frontend.deduction.params_nodes import ParamsNodes
+from ampjax.frontend.deduction.traced_bodies import traced
 from ampjax.frontend.deduction.values import Computed, Flow, Static, Value
 from ampjax.ir.builders import control_builders, payload_builders, pump_builders, ragged_builders
 from ampjax.ir.builders.replicate_builder import replicate
@@ -365,13 +366,15 @@ class GraphDraft:
                 results = unpack(body(*payloads), note.results)
                 return results[0], {metric: (results[value], results[count]) for metric, value, count in metrics}
 
-            return payload_builders.loss(name, with_metrics, join=join)
+            return payload_builders.loss(name, traced(with_metrics, body.payloads, draws=False), join=join)
 
         self._noted(note, builder, lambda _: None)
 
     def _plain_builder(self, replicas: int) -> Callable[..., Any]:
         def builder(name: str, body: PackedBody, join: Any) -> Any:
-            made = payload_builders.npt(name, body, outputs=len(body.note.groups), join=join, rng=body.note.draws)
+            draws = body.note.draws
+            one = traced(body, body.payloads, draws)
+            made = payload_builders.npt(name, one, outputs=len(body.note.groups), join=join, rng=draws)
             return replicate(made, replicas)
 
         return builder
@@ -387,12 +390,13 @@ class GraphDraft:
 
         def builder(name: str, body: PackedBody, join: Any) -> Any:
             tree, leaves = self.params.of(owner)
-            body = replace(body, leaves=leaves, leaf_types=[type_of(self.params.leaf(leaf)) for leaf in leaves])
+            own = replace(body, leaves=leaves)
+            one = traced(own, [jax.tree.map(type_of, tree), *body.payloads], note.draws)
             same = {"outputs": len(note.groups), "join": join, "rng": note.draws}
             if is_first:
-                made = payload_builders.ppt(owner.name, body, params=tree, **same, **owner.options)
+                made = payload_builders.ppt(owner.name, one, params=tree, **same, **owner.options)
             else:
-                made = payload_builders.ppt(name, body, params_of=owner.name, **same)
+                made = payload_builders.ppt(name, one, params_of=owner.name, **same)
             return replicate(made, owner.replicas)
 
         return builder

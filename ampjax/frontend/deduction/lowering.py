@@ -41,12 +41,14 @@ class Lowering:
     Attributes:
       draft: The graph to be.
       terms: The summands of the loss, and the metrics.
+      recursions: Those that are being lowered, by the object that their calls name them with.
     """
 
     def __init__(self, params: Mapping[str, Any], rules: Mapping[str, Rule]):
         self.draft = GraphDraft(params)
         self.terms: list[LossTerm] = []
         self.lengths: dict[str, Column] = {}
+        self.recursions: dict[Any, Any] = {}
         self._rules = rules
         self._numbers: dict[str, int] = {}
         self._constants: dict[Any, Column] = {}

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.frontend.deduction.index_spaces import Region
-from ampjax.frontend.deduction.values import Constant, Leaf, OfParams, Value
+from ampjax.frontend.deduction.values import Constant, Leaf, OfParams, Value, packed_shape
 
 Function = Callable[..., Sequence[Any]]
 """`function(key, *inputs) -> results`; `key` is a PRNG key in training, where the node draws random numbers, else None."""
@@ -74,22 +74,22 @@ class PackedBody:
       layouts: For each port, the types of the values that its payload packs.
       places: For each input that comes in a payload, its port and its part there.
       leaves: The leaves of the node's parameters, in the order of its parameters' leaves; empty without parameters.
-      leaf_types: Their types.
     """
 
     note: NodeNote
     layouts: Sequence[Sequence[Any]]
     places: Mapping[int, tuple[int, int]]
     leaves: Sequence[Leaf] = field(default=())
-    leaf_types: Sequence[Any] = field(default=())
+
+    @property
+    def payloads(self) -> list[Any]:
+        """The payloads' types, by port."""
+        return [jax.ShapeDtypeStruct(packed_shape(list(types)), types[0].dtype) for types in self.layouts]
 
     def __call__(self, *args: Any, key: Any = None) -> Any:
         """Computes the payloads of the groups; the first argument is the parameters, where there are any."""
         params, payloads = (args[0], args[1:]) if self.leaves else ((), args)
-        # The model was traced with these dtypes; a reference that works in 64 bits brings others.
-        leaves = [jnp.asarray(x, t.dtype) for x, t in zip(jax.tree.leaves(params), self.leaf_types, strict=True)]
-        given = dict(zip(self.leaves, leaves, strict=True))
-        payloads = [jnp.asarray(x, types[0].dtype) for x, types in zip(payloads, self.layouts, strict=True)]
+        given = dict(zip(self.leaves, jax.tree.leaves(params), strict=True))
         parts = [unpack(payload, types) for payload, types in zip(payloads, self.layouts, strict=True)]
         inputs = [self._input(i, value, parts, given) for i, value in enumerate(self.note.inputs)]
         results = self.note.function(key, *inputs)

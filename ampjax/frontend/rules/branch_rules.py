@@ -179,7 +179,7 @@ def routed(
                 fresh = flow
             else:
                 fresh = low.draft.fresh(flow, name, line)
-            flows[id(flow)] = _split(low, fresh, field, guards, name)
+            flows[id(flow)] = split_by(low, fresh, field, guards, name)
         return Computed(flows[id(flow)][branch], value.part, value.was_read)
 
     inputs = [
@@ -218,7 +218,7 @@ def _routed_by_value(
         flow = low.pack([needed[i] for i in group], [types[i] for i in group], region, call.options["word"], call.line)
         flow = low.draft.fresh(flow, call.options["word"], call.line)
         sent = _route_by(low, flow, choice, field, _always(index.was_read), call)
-        outputs.append(_split(low, sent, field, guards, call.options["word"]))
+        outputs.append(split_by(low, sent, field, guards, call.options["word"]))
         low.draft.anchors |= {out.region: out for out in outputs[-1]}
         places |= {id(needed[i]): (len(outputs) - 1, part) for part, i in enumerate(group)}
 
@@ -237,10 +237,10 @@ def _route_anchor(low: Lowering, region: Region, guards: Sequence[Guard], call: 
     assert column is not None
     field = column.space.fact(guards[0].field, column, f"which function is chosen ({call.line})")
     flow = low.draft.fresh(low.draft.anchors[region], call.options["word"], call.line)
-    low.draft.anchors |= {out.region: out for out in _split(low, flow, field, guards, call.options["word"])}
+    low.draft.anchors |= {out.region: out for out in split_by(low, flow, field, guards, call.options["word"])}
 
 
-def _split(low: Lowering, flow: Flow, field: str, guards: Sequence[Guard], name: str) -> list[Flow]:
+def split_by(low: Lowering, flow: Flow, field: str, guards: Sequence[Guard], name: str) -> list[Flow]:
     """A wire for each guard on a field: the messages for which it holds."""
     return low.draft.split(flow, lambda s: getattr(s, field), [flow.region.where(guard) for guard in guards], name)
 

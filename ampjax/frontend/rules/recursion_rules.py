@@ -1,0 +1,212 @@
+"""How a recursion becomes nodes: an element's result goes to each place that asks for it, which waits with a message of its own.
+
+A place that asks (`recur(j)`) knows the number of the element that it asks and its rank among those that ask the same one; the copies of a result
+are numbered, and the two meet by these numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+from ampjax.errors import DataError, GraphError
+from ampjax.frontend.combinators.tracing import Call
+from ampjax.frontend.deduction.graph_draft import built
+from ampjax.frontend.deduction.index_spaces import Column, Guard, IndexSpace, Region
+from ampjax.frontend.deduction.lowering import Lowering, by_dtype
+from ampjax.frontend.deduction.values import Computed, Constant, Elements, Flow, Static, Value, Wanted
+from ampjax.frontend.rules.branch_rules import split_by
+from ampjax.frontend.rules.sequence_rules import elements_space
+from ampjax.ir.builders import payload_builders, ragged_builders
+
+_MEND = "Mend the numbers in the data."
+
+
+def recurse(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+    """The body for each element; its results go to all places in it that ask for them."""
+    (each,), (n_closed,) = call.functions, call.n_closed
+    xs = operands[n_closed:]
+    space = elements_space(xs, call)
+    inner, name = region.within(space), space.dimension
+    closed = [
+        low.into(value, region, space, name, call.line) if variable in each.used else value
+        for value, variable in zip(operands[:n_closed], each.variables, strict=False)
+    ]
+    rows = [x.element for x in xs if isinstance(x, Elements)]
+    types = [variable.aval for variable in each.jaxpr.outvars]
+    groups = by_dtype(types)
+    recursion = low.recursions[call.options["of"]] = _Recursion(space, groups, types)
+    results = low.run(each, [*closed, *rows], inner, Wanted(set(range(len(types))), groups=groups))
+    out: dict[int, Computed] = {}
+    for number, group in enumerate(groups):
+        kinds = [types[i] for i in group]
+        flow = low.pack([results[i] for i in group], kinds, inner, f"{name}/result", call.line)
+        flow = low.draft.fresh(flow, f"{name}/result", call.line)
+        out |= {i: Computed(flow, part) for part, i in enumerate(group)}
+        for place in recursion.places:
+            place.connect(low, flow, number)
+    low.draft.checks.append(lambda data: _check_order(data, recursion, call.line))
+    return [Elements(space, out[i]) if i in wanted.values else None for i in range(len(types))]
+
+
+def recall(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+    """A place that asks for an element's result: where the number is negative it gets `init`, else a copy of the result."""
+    recursion, (number, *init) = low.recursions.get(call.options["of"]), operands
+    if recursion is None or recursion.space not in region.space.around():
+        fix = "Pass on what it gave; its function is of this recursion alone."
+        raise GraphError(
+            call.line, "`recur` inside of the function that `amp.recurse` was given", "a call outside", fix
+        )
+    if not region.is_known:
+        fix = "Ask before the choice, and use there what was given."
+        raise GraphError(
+            call.line, "`recur` where the instance decides what runs", "a call where a read value does", fix
+        )
+    if not isinstance(number, Static | Constant):
+        fix = "Take the number from the instance: what the recursion goes through can't depend on parameters."
+        raise GraphError(call.line, "the number of an element, known from the instance", "a computed number", fix)
+    kind = jax.ShapeDtypeStruct((), np.int32)
+    place = _Place(recursion, region, low.column(number, region, kind), low.number("recur"), call.line)
+    recursion.places.append(place)
+    return place.results(low, init)
+
+
+@dataclass(eq=False)
+class _Recursion:
+    """A recursion that is being lowered.
+
+    Args:
+      space: The elements' space.
+      groups: Which results travel together.
+      types: The results' types.
+      places: Where results are asked for.
+    """
+
+    space: IndexSpace
+    groups: Sequence[Sequence[int]]
+    types: Sequence[Any]
+    places: list[_Place] = field(default_factory=list)
+
+
+class _Place:
+    """A place in the function that asks for an element's result, for each row of a region.
+
+    Args:
+      recursion: The recursion.
+      region: Where it is asked.
+      number: The number of the element; negative for none.
+      name: A name that no other place has.
+      line: The user's line.
+    """
+
+    def __init__(self, recursion: _Recursion, region: Region, number: Column, name: str, line: str):
+        self.recursion, self.region, self.number, self.name, self.line = recursion, region, number, name, line
+        has = Column(region.space, lambda data: (number.of(data) >= 0).astype(np.int64))
+        self._guards = [Guard(f"{name}_has", value, has) for value in (0, 1)]
+        self.without, self.asking = (region.where(guard) for guard in self._guards)
+        self._loops: list[tuple[Flow, Flow]] = []
+
+    def results(self, low: Lowering, init: Sequence[Value]) -> list[Value]:
+        """What the place gets, to be connected later; and what `init` gives it."""
+        own = [self._where_without(low, value) for value in init]
+        found: dict[int, Value] = {}
+        for group in self.recursion.groups:
+            kinds = [self.recursion.types[i] for i in group]
+            first = low.pack([own[i] for i in group], kinds, self.without, f"{self.name}/init", self.line)
+            flow = low.draft.loop(self.region, kinds, self.name, is_fresh=True)
+            self._loops.append((flow, low.draft.fresh(first, f"{self.name}/init", self.line)))
+            found |= {i: Computed(flow, part) for part, i in enumerate(group)}
+        return [found[i] for i in range(len(init))]
+
+    def _where_without(self, low: Lowering, value: Value) -> Value:
+        if not isinstance(value, Computed):
+            return value
+        field, guard = self._note_has(), self._guards[0]
+        fresh = low.draft.fresh(value.flow, self.name, self.line)
+        assert guard.column is not None
+        return Computed(split_by(low, fresh, field, self._guards, low.draft.name(self.name))[0], value.part)
+
+    def _note_has(self) -> str:
+        guard = self._guards[0]
+        return self.region.space.fact(guard.field, guard.column, f"whether an element is asked ({self.line})")
+
+    def connect(self, low: Lowering, result: Flow, number: int) -> None:
+        """Sends copies of the results to the rows that ask for them.
+
+        Args:
+          low: The lowering.
+          result: The results, one for each element.
+          number: Which of the groups they are.
+        """
+        elements, rows, name = self.recursion.space, self.region.space, self.name
+        asked = rows.fact(f"{name}_of", self.number, f"number of the element that is asked ({self.line})")
+        rank = rows.fact(f"{name}_i", Column(rows, self._ranks), "its rank among those that ask the same element")
+        count = elements.fact(f"{name}_n", Column(elements, self._counts), f"how many ask for it ({self.line})")
+        waiting = low.draft.place(self.asking, f"{name}/asks", self.line)
+        sent, met = low.draft.name(f"{name}/copies"), low.draft.name(f"{name}/gets")
+        key = (*(elements.parent.key if elements.parent else ()), asked, rank)
+
+        def make() -> Any:
+            to_each = lambda s, i: s.replace(**{asked: getattr(s, elements.index), rank: i})
+            copies = ragged_builders.flatmap(built(result), lambda s: getattr(s, count), to_each, name=sent)
+            return payload_builders.npt(met, _second, join=key)(built(waiting), copies)
+
+        flow, first = self._loops[number]
+        low.draft.close_loop(flow, first, low.draft.control(self.asking, result.types, make))
+
+    def edges(self, data: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """`[asking rows]` each: rows that ask, their elements' rows, and the rows of the elements that they ask."""
+        return data.once((self, "edges"), lambda: self._edges(data))
+
+    def _edges(self, data: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        elements, space = self.recursion.space, self.region.space
+        rows = self.asking.rows(data)
+        assert rows is not None
+        own = space.rows_of(data, elements, np.arange(elements.n_rows(data)))[rows]
+        parents, numbers = elements.parents(data)[own], self.number.of(data)[rows].astype(np.int64)
+        n = elements.lengths(data)[parents]
+        for wrong in np.flatnonzero(numbers >= n)[:1]:
+            where = f"{self.line}, instance {elements.instances(data)[own[wrong]]}"
+            raise DataError(where, f"an element below {n[wrong]}, or a negative number", f"{numbers[wrong]}", _MEND)
+        return rows, own, elements.starts(data)[parents] + numbers
+
+    def _ranks(self, data: Any) -> np.ndarray:
+        rows, _, asked = self.edges(data)
+        order = np.argsort(asked, kind="stable")
+        starts = np.searchsorted(asked[order], asked[order])
+        ranks = np.full(self.region.space.n_rows(data), -1)
+        ranks[rows[order]] = np.arange(len(order)) - starts
+        return ranks
+
+    def _counts(self, data: Any) -> np.ndarray:
+        return np.bincount(self.edges(data)[2], minlength=self.recursion.space.n_rows(data))
+
+
+def _second(_: Any, state: Any) -> Any:
+    return state
+
+
+def _check_order(data: Any, recursion: _Recursion, line: str) -> None:
+    """Checks that no result is made of itself: takes away, again and again, the elements that ask for nothing that is left."""
+    space = recursion.space
+    edges = [place.edges(data)[1:] for place in recursion.places]
+    own = np.concatenate([np.zeros(0, np.int64), *(a for a, _ in edges)])
+    asked = np.concatenate([np.zeros(0, np.int64), *(b for _, b in edges)])
+    order = np.argsort(asked, kind="stable")
+    first = np.searchsorted(asked[order], np.arange(space.n_rows(data) + 1))
+    left = np.bincount(own, minlength=space.n_rows(data))
+    ready = np.flatnonzero(left == 0)
+    n_done = 0
+    while len(ready):
+        n_done += len(ready)
+        ways = np.concatenate([order[first[row] : first[row + 1]] for row in ready])
+        np.subtract.at(left, own[ways], 1)
+        above = np.unique(own[ways])
+        ready = above[left[above] == 0]
+    for row in np.flatnonzero(left)[:1] if n_done < len(left) else ():
+        where = f"{line}, instance {space.instances(data)[row]}"
+        raise DataError(where, "results that are not made of themselves", f"element {space.numbers(data)[row]}", _MEND)

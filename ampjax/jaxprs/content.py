@@ -1,0 +1,101 @@
+"""What a jaxpr computes, as a value that can be compared: two traces of one function have equal contents."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.extend.core as jex
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.jaxprs.primitives import jvp_rule, opened
+
+_SHORT = 64
+"""Bytes of an array that is compared as it is; of longer ones the SHA-256 is."""
+
+_MOST_NESTED = 2
+"""How often a `jax.custom_jvp` that its own rule calls is followed into the rule."""
+
+
+def content(jaxpr: Any, constants: Sequence[Any] = (), around: tuple[Hashable, ...] = ()) -> Hashable:
+    """The operations of a jaxpr, with variables numbered in order, and its constants by value.
+
+    A function of the user's that an operation calls back (as `jax.debug.callback` and the rules of a `jax.custom_vjp` do) is compared by identity.
+
+    Args:
+      jaxpr: An open or closed jaxpr.
+      constants: Values of the constants of an open one.
+      around: What the `jax.custom_jvp` functions compute in whose rules it is.
+
+    Returns:
+      A hashable value; equal ones mean equal results for equal inputs.
+    """
+    jaxpr, own = opened(jaxpr)
+    numbers: dict[Any, int] = {}
+
+    def bound(variables: Sequence[Any]) -> Hashable:
+        for variable in variables:
+            numbers[variable] = len(numbers)
+        return tuple(variable.aval for variable in variables)
+
+    def read(atom: Any) -> Hashable:
+        return (_array(atom.val), atom.aval) if isinstance(atom, jex.Literal) else numbers[atom]
+
+    given = bound([*jaxpr.constvars, *jaxpr.invars])
+    steps = []
+    for equation in jaxpr.eqns:
+        operands = tuple(read(atom) for atom in equation.invars)
+        steps.append((equation.primitive, operands, _settings(equation, around), bound(equation.outvars)))
+    return given, _value([*constants, *own], around), tuple(steps), tuple(read(atom) for atom in jaxpr.outvars)
+
+
+def _settings(equation: Any, around: tuple[Hashable, ...]) -> Hashable:
+    """An operation's parameters, and what it was traced under."""
+    settings = dict(equation.params)
+    if equation.primitive.name == "custom_jvp_call":  # its rule is another object in each trace, its jaxpr is not
+        settings.pop("jvp_jaxpr_fun", None)
+        function = content(settings["call_jaxpr"], (), around)
+        if around.count(function) < _MOST_NESTED:  # a rule may call the function itself
+            rule, constants, is_zero = jvp_rule(equation)
+            settings["rule"] = content(rule, constants, (*around, function)), tuple(is_zero)
+    return _value(settings, around), str(equation.ctx)
+
+
+def _value(value: Any, around: tuple[Hashable, ...]) -> Hashable:
+    if hasattr(value, "eqns") or hasattr(getattr(value, "jaxpr", None), "eqns"):
+        return content(value, (), around)
+    if isinstance(value, tuple | list):
+        return type(value), *(_value(each, around) for each in value)
+    if isinstance(value, Mapping):
+        return tuple((key, _value(value[key], around)) for key in sorted(value))
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        return _array(value)
+    try:
+        hash(value)
+    except TypeError:
+        return _Identity(value)
+    return type(value), value
+
+
+def _array(value: Any) -> Hashable:
+    if jnp.issubdtype(getattr(value, "dtype", np.dtype(type(value))), jax.dtypes.prng_key):
+        return str(value.dtype), _array(jax.random.key_data(value))
+    array = np.asarray(value)
+    data = array.tobytes()
+    return array.dtype, array.shape, data if len(data) <= _SHORT else hashlib.sha256(data).digest()
+
+
+class _Identity:
+    """An object that can't be hashed: equal to itself alone. It is kept, so that no other gets its address."""
+
+    def __init__(self, value: Any):
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and other._value is self._value
+
+    def __hash__(self) -> int:
+        return id(self._value)
