@@ -177,7 +177,7 @@ class IndexSpace:
 
     def starts(self, data: Columns) -> np.ndarray:
         """`[parent's rows]`: the first row of each of them."""
-        return data.once((self, "starts"), lambda: np.cumsum(self.lengths(data)) - self.lengths(data))
+        return data.once((self, "starts"), lambda: ends_of(self.lengths(data))[:-1])
 
     def numbers(self, data: Columns) -> np.ndarray:
         """`[rows]`: each row's number among those of its parent."""
@@ -198,18 +198,12 @@ class IndexSpace:
         assert self.parent is not None
         return self.parent.rows_of(data, outer, values)[self.parents(data)]
 
-    def columns(self, data: Columns) -> dict[str, np.ndarray]:
-        """The state fields of every row, by name."""
-        return data.once((self, "columns"), lambda: self._columns(data))
-
-    def _columns(self, data: Columns) -> dict[str, np.ndarray]:
-        found: dict[str, np.ndarray] = {}
-        for space in self.around():
-            own = {name: column.inside(space).of(data) for name, column in space.facts.items() if column is not None}
-            if space.parent is not None:
-                own[space.index] = space.numbers(data)
-            found |= {name: self.rows_of(data, space, values) for name, values in own.items()}
-        return found
+    def instance_starts(self, data: Columns) -> np.ndarray:
+        """`[instances + 1]`: where each instance's rows begin, and where all end."""
+        if self.parent is None:
+            return np.arange(len(data) + 1)
+        outer = self.parent.instance_starts(data)
+        return data.once((self, "instance starts"), lambda: ends_of(self.lengths(data))[outer])
 
     def instances(self, data: Columns) -> np.ndarray:
         """`[rows]`: each row's instance."""
@@ -284,3 +278,8 @@ class Region:
             one = guard.column.inside(self.space).of(data) == guard.value
             holds = one if holds is None else holds & one
         return None if holds is None else np.flatnonzero(holds)
+
+
+def ends_of(sizes: np.ndarray) -> np.ndarray:
+    """`[n + 1]`: 0, and where each of the `n` sequences of these sizes ends if they follow each other."""
+    return np.concatenate([[0], np.cumsum(sizes)])
