@@ -138,9 +138,15 @@ class CompiledInstances:
     def __init__(self, plans: Mapping[str, PumpPlan], topologies: Mapping[str, EdgePlan], columns: Columns):
         self._n = len(columns)
         self._topologies = {name: InstanceTopologies(plan, columns) for name, plan in topologies.items()}
-        carriers = {name: plan.region.carrier for name, plan in plans.items()}
-        self._places = {region: MessagePlaces(region, columns) for region in dict.fromkeys(carriers.values())}
-        self._pumped = {name: (carriers[name], _pumped(plan, columns)) for name, plan in plans.items()}
+        places: dict[Hashable, int] = {}
+        self._places: list[MessagePlaces] = []
+        self._pumped: list[tuple[str, int, _Pumped]] = []
+        for name, plan in plans.items():
+            region = plan.region.carrier
+            place = places.setdefault((region, *plan.told.items()), len(places))
+            if place == len(self._places):
+                self._places.append(MessagePlaces(region, plan.told, columns))
+            self._pumped.append((name, place, _pumped(plan, columns)))
 
     def __len__(self) -> int:
         return self._n
@@ -155,10 +161,12 @@ class CompiledInstances:
           By pump, the messages of all these instances as columns.
         """
         ids = np.asarray(ids, np.int64)
-        chosen = {region: places.of(ids) for region, places in self._places.items()}
-        found = {name: pumped.of(chosen[region]) for name, (region, pumped) in self._pumped.items()}
-        each = np.arange(len(ids))
-        return found | {name: Messages(one.of(ids), each) for name, one in self._topologies.items()}
+        chosen = [places.of(ids) for places in self._places]
+        found = {name: pumped.of(chosen[place]) for name, place, pumped in self._pumped}
+        if self._topologies:
+            each = np.arange(len(ids))
+            found |= {name: Messages(one.of(ids), each) for name, one in self._topologies.items()}
+        return found
 
     def __repr__(self) -> str:
         return f"CompiledInstances({self._n} instances, {len(self._pumped)} pumps)"

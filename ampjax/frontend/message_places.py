@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ampjax.frontend.deduction.index_spaces import Region
+from ampjax.frontend.deduction.index_spaces import Column, Region
 
 if TYPE_CHECKING:
     from ampjax.frontend.instance_columns import Columns
 
 
-@dataclass(frozen=True, eq=False)
-class ChosenMessages:
+class ChosenMessages(NamedTuple):
     """The messages of some instances in a region.
 
-    Args:
+    Attributes:
       instance: `[m]`: for each message, the place of its instance among those that are asked for.
       rows: `[m]`: its row in the region's space.
       fields: Its state: `[m]` by field.
@@ -36,10 +34,11 @@ class MessagePlaces:
 
     Args:
       region: The region; its space is not ragged.
+      told: State fields that have other values than those of the region's rows.
       columns: The data set.
     """
 
-    def __init__(self, region: Region, columns: Columns):
+    def __init__(self, region: Region, told: Mapping[str, Column], columns: Columns):
         space = region.space
         self._rows = region.rows(columns)
         starts = space.instance_starts(columns)
@@ -47,12 +46,16 @@ class MessagePlaces:
             starts = np.searchsorted(self._rows, starts)
         self._starts, self._sizes = starts[:-1], np.diff(starts)
         self._is_one_each = bool((self._sizes == 1).all())
-        self._unset = [name for name in space.fields if all(around.facts.get(name) is None for around in space.around())]
+        self._unset = [
+            name for name in space.fields if all(around.facts.get(name) is None for around in space.around())
+        ]
         self._levels: list[tuple[dict[str, np.ndarray], np.ndarray | None]] = []
         for around in space.around():
             known = {name: column.inside(around).of(columns) for name, column in around.facts.items() if column}
             if around.parent is not None:
                 known[around.index] = around.numbers(columns)
+            if around is space:
+                known |= {name: column.of(columns) for name, column in told.items()}
             self._levels.append((known, around.parents(columns) if around.parent is not None else None))
         while self._levels and not self._levels[-1][0]:
             self._levels.pop()
