@@ -138,15 +138,15 @@ class CompiledInstances:
     def __init__(self, plans: Mapping[str, PumpPlan], topologies: Mapping[str, EdgePlan], columns: Columns):
         self._n = len(columns)
         self._topologies = {name: InstanceTopologies(plan, columns) for name, plan in topologies.items()}
-        places: dict[Hashable, int] = {}
-        self._places: list[MessagePlaces] = []
-        self._pumped: list[tuple[str, int, _Pumped]] = []
+        shared: dict[Hashable, MessagePlaces] = {}
+        self._pumped: list[tuple[str, MessagePlaces, _Pumped]] = []
         for name, plan in plans.items():
-            region = plan.region.carrier
-            place = places.setdefault((region, *plan.told.items()), len(places))
-            if place == len(self._places):
-                self._places.append(MessagePlaces(region, plan.told, columns))
-            self._pumped.append((name, place, _pumped(plan, columns)))
+            key = plan.region.carrier, *plan.told.items()
+            if key not in shared:
+                shared[key] = MessagePlaces(plan.region.carrier, plan.told, columns)
+            if len(shared[key]):  # a pump that no instance has messages for is left out
+                self._pumped.append((name, shared[key], _pumped(plan, columns)))
+        self._places = [places for places in shared.values() if len(places)]
 
     def __len__(self) -> int:
         return self._n
@@ -161,8 +161,8 @@ class CompiledInstances:
           By pump, the messages of all these instances as columns.
         """
         ids = np.asarray(ids, np.int64)
-        chosen = [places.of(ids) for places in self._places]
-        found = {name: pumped.of(chosen[place]) for name, place, pumped in self._pumped}
+        chosen = {id(places): places.of(ids) for places in self._places}
+        found = {name: pumped.of(chosen[id(places)]) for name, places, pumped in self._pumped}
         if self._topologies:
             each = np.arange(len(ids))
             found |= {name: Messages(one.of(ids), each) for name, one in self._topologies.items()}

@@ -60,6 +60,9 @@ class MessagePlaces:
         while self._levels and not self._levels[-1][0]:
             self._levels.pop()
 
+    def __len__(self) -> int:
+        return int(self._sizes.sum())
+
     def of(self, ids: np.ndarray) -> ChosenMessages:
         """The messages of some instances.
 

@@ -461,10 +461,11 @@ class GraphDraft:
         return all(column is None for facts in (own, *(each.facts for each in spaces)) for column in facts.values())
 
     def _place_now(self, region: Region, name: str, note: NodeNote) -> Flow:
+    def _place_now(self, region: Region, name: str, note: NodeNote) -> Flow:
         """A pump that is noted while others are built: whether it is needed depends on the fields that there are."""
         if name not in self._places:
             called = self.name(f"{name}/place")
-            place = Flow(region, [jax.ShapeDtypeStruct((), np.int32)])
+            place = Flow(region, [jax.ShapeDtypeStruct((), np.int32)], is_fresh=not note.told)
             self.pumps[called] = PumpPlan(region, (), place.dtype, note.told)
             self.origins[called] = Origin(note.line, region)
             self._places[name] = called, place
