@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from ampjax.errors import DataError
-from ampjax.frontend.deduction.index_spaces import Column
+from ampjax.frontend.chosen_messages import ChosenMessages, RegionMessages, SpaceMessages, ranges
+from ampjax.frontend.deduction.index_spaces import Column, IndexSpace
 from ampjax.frontend.deduction.numpy_equations import numpy_results
 from ampjax.frontend.instance_topologies import InstanceTopologies
-from ampjax.frontend.message_places import ChosenMessages, MessagePlaces, ranges
 from ampjax.ir.instances import Messages
 from ampjax.jaxprs.primitives import bind
 
@@ -108,11 +108,18 @@ class _Pumped:
       payload: `[rows of its space, *shape]`.
       row_starts: For a ragged pump, `[rows of the space around]`: where each message's rows begin.
       sizes: For a ragged pump, likewise how many these are.
+
+    Attributes:
+      is_same: Whether all rows are the same, such as a loop's zeros: then they are not copied.
     """
 
     payload: np.ndarray
     row_starts: np.ndarray | None = None
     sizes: np.ndarray | None = None
+    is_same: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_same", len(self.payload) > 0 and not self.payload.strides[0])
 
     def of(self, chosen: ChosenMessages) -> Messages:
         """Some messages.
@@ -121,9 +128,16 @@ class _Pumped:
           chosen: Which.
         """
         if self.row_starts is None or self.sizes is None:
-            return Messages(_taken(self.payload, chosen.rows), chosen.instance, chosen.fields)
-        _, rows = ranges(self.row_starts, self.sizes, chosen.rows)
-        return Messages(_taken(self.payload, rows), chosen.instance, chosen.fields, self.sizes[chosen.rows])
+            return Messages(self._rows(chosen.rows), chosen.instance, chosen.fields)
+        sizes = self.sizes.take(chosen.rows)
+        rows = ranges(self.row_starts.take(chosen.rows), sizes)
+        return Messages(self._rows(rows), chosen.instance, chosen.fields, sizes)
+
+    def _rows(self, rows: np.ndarray) -> np.ndarray:
+        if not self.is_same:
+            return self.payload.take(rows, axis=0)
+        one = self.payload[: len(rows)]
+        return one if len(one) == len(rows) else np.broadcast_to(one[0], (len(rows), *one.shape[1:]))
 
 
 class CompiledInstances:
@@ -138,15 +152,17 @@ class CompiledInstances:
     def __init__(self, plans: Mapping[str, PumpPlan], topologies: Mapping[str, EdgePlan], columns: Columns):
         self._n = len(columns)
         self._topologies = {name: InstanceTopologies(plan, columns) for name, plan in topologies.items()}
-        shared: dict[Hashable, MessagePlaces] = {}
-        self._pumped: list[tuple[str, MessagePlaces, _Pumped]] = []
+        regions: dict[Hashable, RegionMessages] = {}
+        self._pumped: list[tuple[str, RegionMessages, _Pumped]] = []
         for name, plan in plans.items():
             key = plan.region.carrier, *plan.told.items()
-            if key not in shared:
-                shared[key] = MessagePlaces(plan.region.carrier, plan.told, columns)
-            if len(shared[key]):  # a pump that no instance has messages for is left out
-                self._pumped.append((name, shared[key], _pumped(plan, columns)))
-        self._places = [places for places in shared.values() if len(places)]
+            if key not in regions:
+                regions[key] = RegionMessages(plan.region.carrier, plan.told, columns)
+            if len(regions[key]):  # a pump that no instance has messages for is left out
+                self._pumped.append((name, regions[key], _pumped(plan, columns)))
+        self._regions = [region for region in regions.values() if len(region)]
+        spaces = dict.fromkeys(outer for region in self._regions for outer in reversed(region.space.around()))
+        self._spaces = {space: SpaceMessages(space, columns) for space in sorted(spaces, key=lambda s: len(s.around()))}
 
     def __len__(self) -> int:
         return self._n
@@ -161,8 +177,12 @@ class CompiledInstances:
           By pump, the messages of all these instances as columns.
         """
         ids = np.asarray(ids, np.int64)
-        chosen = {id(places): places.of(ids) for places in self._places}
-        found = {name: pumped.of(chosen[id(places)]) for name, places, pumped in self._pumped}
+        whole: dict[IndexSpace, ChosenMessages] = {}
+        for space, messages in self._spaces.items():
+            outer = space.parent
+            whole[space] = messages.of_instances(ids) if outer is None else messages.within(whole[outer])
+        chosen = {id(region): region.of(whole[region.space]) for region in self._regions}
+        found = {name: pumped.of(chosen[id(region)]) for name, region, pumped in self._pumped}
         if self._topologies:
             each = np.arange(len(ids))
             found |= {name: Messages(one.of(ids), each) for name, one in self._topologies.items()}
@@ -184,11 +204,3 @@ def _pumped(plan: PumpPlan, columns: Columns) -> _Pumped:
     else:
         payload = np.concatenate([part.reshape(n, int(np.prod(part.shape[1:]))) for part in parts], axis=1)
     return _Pumped(payload, space.starts(columns), space.lengths(columns)) if space.is_ragged else _Pumped(payload)
-
-
-def _taken(payload: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Some rows. What is the same for all rows, such as a loop's zeros, is not copied."""
-    if len(payload) and not payload.strides[0]:
-        one = payload[: len(rows)]
-        return one if len(one) == len(rows) else np.broadcast_to(payload[0], (len(rows), *payload.shape[1:]))
-    return payload.take(rows, axis=0)

@@ -162,7 +162,7 @@ class IndexSpace:
 
     def n_rows(self, data: Columns) -> int:
         """How many rows a data set has here."""
-        return len(data) if self.parent is None else len(self.parents(data))
+        return len(data) if self.parent is None else int(self.lengths(data).sum())
 
     def parents(self, data: Columns) -> np.ndarray:
         """`[rows]`: each row's row in the space around it."""
@@ -172,18 +172,18 @@ class IndexSpace:
 
     def lengths(self, data: Columns) -> np.ndarray:
         """`[parent's rows]`: how many rows each of them has here."""
-        assert self.sizes is not None
-        return np.maximum(self.sizes.of(data), 0)
+        sizes = self.sizes
+        assert sizes is not None
+        return data.once((self, "lengths"), lambda: np.maximum(sizes.of(data), 0))
 
     def starts(self, data: Columns) -> np.ndarray:
         """`[parent's rows]`: the first row of each of them."""
-        return data.once((self, "starts"), lambda: ends_of(self.lengths(data))[:-1])
+        return data.once((self, "starts"), lambda: np.cumsum(self.lengths(data)) - self.lengths(data))
 
     def numbers(self, data: Columns) -> np.ndarray:
         """`[rows]`: each row's number among those of its parent."""
-        return data.once(
-            (self, "numbers"), lambda: np.arange(self.n_rows(data)) - self.starts(data)[self.parents(data)]
-        )
+        first = lambda: np.repeat(self.starts(data), self.lengths(data))
+        return data.once((self, "numbers"), lambda: np.arange(self.n_rows(data)) - first())
 
     def rows_of(self, data: Columns, outer: IndexSpace, values: np.ndarray) -> np.ndarray:
         """A column of a space around this one, for each row here.
@@ -197,13 +197,6 @@ class IndexSpace:
             return values
         assert self.parent is not None
         return self.parent.rows_of(data, outer, values)[self.parents(data)]
-
-    def instance_starts(self, data: Columns) -> np.ndarray:
-        """`[instances + 1]`: where each instance's rows begin, and where all end."""
-        if self.parent is None:
-            return np.arange(len(data) + 1)
-        outer = self.parent.instance_starts(data)
-        return data.once((self, "instance starts"), lambda: ends_of(self.lengths(data))[outer])
 
     def instances(self, data: Columns) -> np.ndarray:
         """`[rows]`: each row's instance."""
@@ -278,8 +271,3 @@ class Region:
             one = guard.column.inside(self.space).of(data) == guard.value
             holds = one if holds is None else holds & one
         return None if holds is None else np.flatnonzero(holds)
-
-
-def ends_of(sizes: np.ndarray) -> np.ndarray:
-    """`[n + 1]`: 0, and where each of the `n` sequences of these sizes ends if they follow each other."""
-    return np.concatenate([[0], np.cumsum(sizes)])

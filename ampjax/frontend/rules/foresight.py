@@ -48,8 +48,8 @@ class Foresight:
         """
         base = max(n_values, 2)
         self._choices[field] = column, base
-        first = Column(self._outer, lambda data: self._words(data, field)[0])
-        rest = Column(self._space, lambda data: self._words(data, field)[1])
+        first = Column(self._outer, lambda data: self._first_words(data, field))
+        rest = Column(self._space, lambda data: self._words(data, field)[0])
         self._outer.fact(f"{field}_word", first, f"`{field}` of the first elements, as digits in base {base}")
         self._space.fact(f"{field}_rest", rest, f"`{field}` of the next elements, as digits in base {base}")
         self.fields |= {field, f"{field}_rest"}
@@ -58,7 +58,7 @@ class Foresight:
     def next_words(self) -> Mapping[str, Column]:
         """By state field, the words that follow on those that are used up."""
         return {
-            f"{field}_rest": Column(self._space, lambda data, field=field: self._words(data, field)[2])
+            f"{field}_rest": Column(self._space, lambda data, field=field: self._words(data, field)[1])
             for field in self._choices
         }
 
@@ -89,30 +89,42 @@ class Foresight:
         base = max(base for _, base in self._choices.values())
         return next(n for n in range(62, 0, -1) if base**n <= 2**62)
 
-    def _places(self, data: Columns) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """For each element its word and its place there; and the first word of each row around."""
-        space, n = self._space, self._space.lengths(data)
-        parents, numbers = space.parents(data), space.numbers(data)
-        step = n[parents] - 1 - numbers if self._back else numbers
-        n_words = -(-n // self._per_word)
-        first = np.cumsum(n_words) - n_words
-        return first[parents] + step // self._per_word, step % self._per_word, first
+    def _powers(self, field: str) -> np.ndarray:
+        """What each digit of a word counts for."""
+        return self._choices[field][1] ** np.arange(self._per_word, dtype=np.int64)
 
-    def _words(self, data: Columns, field: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The first word of each row around; and for each element what is left of its word after it, and the word that follows."""
+    def _steps(self, data: Columns) -> np.ndarray:
+        """The step at which the loop comes to each element."""
+        numbers = self._space.numbers(data)
+        return self._space.lengths(data)[self._space.parents(data)] - 1 - numbers if self._back else numbers
+
+    def _first_words(self, data: Columns, field: str) -> np.ndarray:
+        """The first word of each row around."""
+        n, powers, values = self._space.lengths(data), self._powers(field), self._choices[field][0].of(data)
+        if len(n) and 0 < n[0] <= self._per_word and (n == n[0]).all():  # sequences of one length are a matrix
+            return values.reshape(len(n), n[0]) @ (powers[n[0] - 1 :: -1] if self._back else powers)[: n[0]]
+        steps = self._steps(data)
+        digits = np.where(steps < self._per_word, values * powers[steps % self._per_word], 0)
+        words = np.zeros(len(n), np.int64)
+        np.add.at(words, self._space.parents(data), digits)
+        return words
+
+    def _words(self, data: Columns, field: str) -> tuple[np.ndarray, np.ndarray]:
+        """For each element what is left of its word after it, and the word that follows."""
         return data.once((self, field), lambda: self._make_words(data, field))
 
-    def _make_words(self, data: Columns, field: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        column, base = self._choices[field]
-        word, place, first = data.once((self, "places"), lambda: self._places(data))
-        powers = base ** np.arange(self._per_word, dtype=np.int64)
-        words = np.zeros(max(word.max(initial=-1) + 2, 1), np.int64)  # the last is that of rows without elements
+    def _make_words(self, data: Columns, field: str) -> tuple[np.ndarray, np.ndarray]:
+        (column, base), powers, steps = self._choices[field], self._powers(field), self._steps(data)
+        n_words = -(-self._space.lengths(data) // self._per_word)
+        word = (np.cumsum(n_words) - n_words)[self._space.parents(data)] + steps // self._per_word
+        place = steps % self._per_word
+        words = np.zeros(int(n_words.sum()) + 1, np.int64)
         np.add.at(words, word, column.of(data) * powers[place])
-        firsts = np.where(self._space.lengths(data) > 0, words[np.minimum(first, len(words) - 1)], 0)
-        return firsts, words[word] // powers[place] // base, words[word + 1]
+        return words[word] // powers[place] // base, words[word + 1]
 
     def _is_end(self, data: Columns) -> np.ndarray:
-        _, place, _ = data.once((self, "places"), lambda: self._places(data))
-        n, at = self._space.lengths(data)[self._space.parents(data)], self._space.numbers(data)
-        is_last = at == 0 if self._back else at + 1 == n
-        return ((place == self._per_word - 1) & ~is_last).astype(np.int64)
+        n = self._space.lengths(data)
+        if n.max(initial=0) <= self._per_word:
+            return np.broadcast_to(np.int64(0), int(n.sum()))
+        steps = self._steps(data)
+        return ((steps + 1) % self._per_word == 0) & (steps + 1 < n[self._space.parents(data)])
