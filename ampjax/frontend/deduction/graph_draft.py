@@ -461,7 +461,6 @@ class GraphDraft:
         return all(column is None for facts in (own, *(each.facts for each in spaces)) for column in facts.values())
 
     def _place_now(self, region: Region, name: str, note: NodeNote) -> Flow:
-    def _place_now(self, region: Region, name: str, note: NodeNote) -> Flow:
         """A pump that is noted while others are built: whether it is needed depends on the fields that there are."""
         if name not in self._places:
             called = self.name(f"{name}/place")
