@@ -186,12 +186,10 @@ class GraphInstances:
         ends = graphs.out_ptr[graphs.node_ptr]
         sizes, n_edges = np.diff(graphs.node_ptr)[ids], np.diff(ends)[ids]
         node, edge = _rows_of(graphs.node_ptr[ids], sizes), _rows_of(ends[ids], n_edges)
-        columns = [
-            Ragged(column[edge].astype(np.int32), n_edges)
-            for column in (graphs.senders, graphs.receivers, graphs.kinds)
-        ]
+        ragged = lambda column: Ragged(column[edge].astype(np.int32), n_edges)
+        edges = Edges(ragged(graphs.senders), ragged(graphs.receivers), ragged(graphs.kinds))
         own = {name: Ragged(rows[node], sizes) for name, rows in self.nodes.items()}
-        return Stacked({name: rows[ids] for name, rows in self.targets.items()} | own | {"edges": Edges(*columns)})
+        return Stacked({name: rows[ids] for name, rows in self.targets.items()} | own | {"edges": edges})
 
     def gather(self, ids: np.ndarray) -> dict[str, Messages]:
         """The messages of the instances `ids`, by pump.

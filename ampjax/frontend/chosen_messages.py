@@ -57,7 +57,7 @@ class SpaceMessages:
           outer: The messages there.
         """
         if len(outer.rows) == 1:  # the most frequent case
-            n = self._sizes[outer.rows[0]]
+            n = int(self._sizes[outer.rows[0]])
             numbers = np.arange(n)
             rows = numbers + self._starts[outer.rows[0]]
         else:

@@ -1,7 +1,7 @@
 """What a loop tells its carry of the elements to come, so that a choice there needs no message from each element.
 
 A choice between K functions is a digit in base K. The digits of the next elements are one number, a *word*, in the messages' states: each
-step takes the lowest digit from it. A word holds as many digits as 62 bits do; where one is used up and the sequence goes on, a pumped
+step takes the lowest digit from it. A word holds as many digits as its bits can; where one is used up and the sequence goes on, a pumped
 message brings the next word.
 """
 
@@ -17,6 +17,10 @@ from ampjax.ir.state import State
 
 if TYPE_CHECKING:
     from ampjax.frontend.instance_columns import Columns
+
+
+BITS = 62
+"""Bits of a word."""
 
 
 class Foresight:
@@ -87,7 +91,7 @@ class Foresight:
     def _per_word(self) -> int:
         """Digits that a word holds: the same for all fields."""
         base = max(base for _, base in self._choices.values())
-        return next(n for n in range(62, 0, -1) if base**n <= 2**62)
+        return next(n for n in range(BITS, 0, -1) if base**n <= 2**BITS)
 
     def _powers(self, field: str) -> np.ndarray:
         """What each digit of a word counts for."""

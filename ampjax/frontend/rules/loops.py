@@ -59,14 +59,15 @@ class Loop:
       region: Where the loop is.
       space: The space of the elements that the loop goes over.
       call: The scan.
+      ahead: What all wires of the carry are told of the elements to come.
 
     Attributes:
       own: What the wire carries.
       carry: By number in the carry, what enters the body.
     """
 
-    def __init__(self, low: Lowering, own: Carried, region: Region, space: IndexSpace, call: Call):
-        self._low, self.own, self._space, self._call = low, own, space, call
+    def __init__(self, low: Lowering, own: Carried, region: Region, space: IndexSpace, call: Call, ahead: Foresight):
+        self._low, self.own, self._space, self._call, self._ahead = low, own, space, call, ahead
         self._back, self._name = call.options["reverse"], space.dimension
         self._outer, self._inner, self._nodes = region, region.within(space), None
         if own.nodes is not None:
@@ -81,16 +82,15 @@ class Loop:
             start, lambda s: getattr(s, size) > 0, [self._outer, self._outer], f"{name}/any"
         )
 
-        self._ahead = Foresight(self._outer.space, space, back)
-
         def begin(s: State) -> State:
-            facts = dict.fromkeys(space.facts, 0) | self._ahead.begin(s)
+            facts = dict.fromkeys(space.facts, 0) | ahead.begin(s)
             return s.replace(**facts, **{index: getattr(s, size) - 1 if back else 0})
 
         self._enter = low.draft.relabel(some, self._inner, begin, f"{name}/first", is_fresh=False)
         self._state = low.draft.loop(self._inner, own.types, name)
+        self._state.kept = ahead.fields
         if self._nodes is None:
-            self._state.foresees, self._state.kept = self._ahead.note, self._ahead.fields
+            self._state.foresees = ahead.note
         self.carry = own.named(self._state, self._nodes)
 
     def close(self, results: Sequence[Any]) -> dict[int, Value]:

@@ -37,6 +37,23 @@ def instances_of(n_choices: int, lengths):
     ]
 
 
+def two_wires(p, s):
+    """A carry of two dtypes, of which one choice takes one and another choice both."""
+
+    def step(carry, xs):
+        (h, n), (choice, also) = carry, xs
+        h = amp.switch(choice, [lambda h, k=k: jnp.tanh(h @ p["turn"]["w"] + k) for k in range(8)], h)
+        return amp.cond(also > 0, lambda h, n: (0.5 * h, n + 1), lambda h, n: (h * 0.9, n), h, n), None
+
+    (h, n), _ = amp.scan(step, (s["x"] * 1.0, jnp.sum(s["x"] @ p["turn"]["w"] > 0)), (s["order"], s["also"]))
+    return jnp.sum(h**2) * (n + 1)
+
+
+def test_wires_of_one_carry_are_told_the_same():
+    with jax.enable_x64(True):
+        Compiled64(two_wires, PARAMS, SPEC, instances_of(8, (0, 3, 22, 70))).check_direction()
+
+
 @pytest.mark.parametrize(
     ("n_choices", "reverse", "lengths"),
     [
