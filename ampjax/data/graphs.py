@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 
 from ampjax.errors import DataError, SettingsError
 from ampjax.frontend.combinators.graph_combinators import Edges
+from ampjax.frontend.combinators.structures import Ragged, Stacked
 from ampjax.ir.instances import Messages, Topology
 
 ENCODINGS = ("collect", "flatmap")
@@ -175,25 +176,20 @@ class GraphInstances:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def plain(self) -> list[dict[str, Any]]:
-        """Gives the instances as dictionaries of node rows, targets and `edges`, for models that are functions.
+    def plain(self) -> Stacked:
+        """Gives the instances as columns of node rows, targets and `edges`, for models that are functions.
 
         Returns:
-          A dictionary for each instance, of views `[rows, ...]` of the columns.
+          The data set.
         """
         graphs, ids = self.graphs, self.ids
-        first, end = graphs.node_ptr[ids], graphs.node_ptr[ids + 1]
-        senders, receivers, kinds = (x.astype(np.int32) for x in (graphs.senders, graphs.receivers, graphs.kinds))
-        columns: dict[str, Sequence[Any]] = {name: list(rows[ids]) for name, rows in self.targets.items()}
-        columns |= {
-            name: [rows[a:b] for a, b in zip(first.tolist(), end.tolist(), strict=True)]
-            for name, rows in self.nodes.items()
-        }
-        columns["edges"] = [
-            Edges(senders[a:b], receivers[a:b], kinds[a:b])
-            for a, b in zip(graphs.out_ptr[first].tolist(), graphs.out_ptr[end].tolist(), strict=True)
-        ]
-        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        ends = graphs.out_ptr[graphs.node_ptr]
+        sizes, n_edges = np.diff(graphs.node_ptr)[ids], np.diff(ends)[ids]
+        node, edge = _rows_of(graphs.node_ptr[ids], sizes), _rows_of(ends[ids], n_edges)
+        ragged = lambda column: Ragged(column[edge].astype(np.int32), n_edges)
+        edges = Edges(ragged(graphs.senders), ragged(graphs.receivers), ragged(graphs.kinds))
+        own = {name: Ragged(rows[node], sizes) for name, rows in self.nodes.items()}
+        return Stacked({name: rows[ids] for name, rows in self.targets.items()} | own | {"edges": edges})
 
     def gather(self, ids: np.ndarray) -> dict[str, Messages]:
         """The messages of the instances `ids`, by pump.
@@ -219,6 +215,11 @@ class GraphInstances:
         if self.encoding == "collect":
             result["edges"] = Messages([self.graphs.topology(i) for i in ids.tolist()], each)
         return result
+
+
+def _rows_of(first: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """The rows `first[i] ... first[i] + sizes[i] - 1` for each `i`, one after the other."""
+    return np.arange(sizes.sum()) + np.repeat(first - (np.cumsum(sizes) - sizes), sizes)
 
 
 def check_encoding(where: str, encoding: str) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from ampjax.errors import DataError
-from ampjax.frontend.deduction.index_spaces import Column, Region
+from ampjax.frontend.chosen_messages import ChosenMessages, RegionMessages, SpaceMessages, ranges
+from ampjax.frontend.deduction.index_spaces import Column, IndexSpace
 from ampjax.frontend.deduction.numpy_equations import numpy_results
 from ampjax.frontend.instance_topologies import InstanceTopologies
 from ampjax.ir.instances import Messages
@@ -100,33 +101,43 @@ class Columns:
 
 
 @dataclass(frozen=True, eq=False)
-class _PumpColumns:
-    """A pump's messages for a whole data set.
+class _Pumped:
+    """What a pump gets.
 
     Args:
-      payload: `[rows, *shape]`.
-      fields: The states, `[messages]` by field.
-      starts: `[instances + 1]`: where each instance's messages begin.
-      row_starts: For a ragged pump, `[messages + 1]`: where each message's rows begin.
+      payload: `[rows of its space, *shape]`.
+      row_starts: For a ragged pump, `[rows of the space around]`: where each message's rows begin.
+      sizes: For a ragged pump, likewise how many these are.
+
+    Attributes:
+      is_same: Whether all rows are the same, such as a loop's zeros: then they are not copied.
     """
 
     payload: np.ndarray
-    fields: Mapping[str, np.ndarray]
-    starts: np.ndarray
-    row_starts: np.ndarray | None
+    row_starts: np.ndarray | None = None
+    sizes: np.ndarray | None = None
+    is_same: bool = field(init=False)
 
-    def of(self, position: np.ndarray, messages: np.ndarray) -> Messages:
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_same", len(self.payload) > 0 and not self.payload.strides[0])
+
+    def of(self, chosen: ChosenMessages) -> Messages:
         """Some messages.
 
         Args:
-          position: `[n]`: for each, the place of its instance among those that are asked for.
-          messages: `[n]`: their numbers.
+          chosen: Which.
         """
-        fields = {name: column[messages] for name, column in self.fields.items()}
-        if self.row_starts is None:
-            return Messages(_taken(self.payload, messages), position, fields)
-        sizes = self.row_starts[messages + 1] - self.row_starts[messages]
-        return Messages(self.payload[_ranges(self.row_starts, messages)[1]], position, fields, sizes)
+        if self.row_starts is None or self.sizes is None:
+            return Messages(self._rows(chosen.rows), chosen.instance, chosen.fields)
+        sizes = self.sizes.take(chosen.rows)
+        rows = ranges(self.row_starts.take(chosen.rows), sizes)
+        return Messages(self._rows(rows), chosen.instance, chosen.fields, sizes)
+
+    def _rows(self, rows: np.ndarray) -> np.ndarray:
+        if not self.is_same:
+            return self.payload.take(rows, axis=0)
+        one = self.payload[: len(rows)]
+        return one if len(one) == len(rows) else np.broadcast_to(one[0], (len(rows), *one.shape[1:]))
 
 
 class CompiledInstances:
@@ -141,7 +152,17 @@ class CompiledInstances:
     def __init__(self, plans: Mapping[str, PumpPlan], topologies: Mapping[str, EdgePlan], columns: Columns):
         self._n = len(columns)
         self._topologies = {name: InstanceTopologies(plan, columns) for name, plan in topologies.items()}
-        self._pumped = {name: self._messages(plan, columns) for name, plan in plans.items()}
+        regions: dict[Hashable, RegionMessages] = {}
+        self._pumped: list[tuple[str, RegionMessages, _Pumped]] = []
+        for name, plan in plans.items():
+            key = plan.region.carrier, *plan.told.items()
+            if key not in regions:
+                regions[key] = RegionMessages(plan.region.carrier, plan.told, columns)
+            if len(regions[key]):  # a pump that no instance has messages for is left out
+                self._pumped.append((name, regions[key], _pumped(plan, columns)))
+        self._regions = [region for region in regions.values() if len(region)]
+        spaces = dict.fromkeys(outer for region in self._regions for outer in reversed(region.space.around()))
+        self._spaces = {space: SpaceMessages(space, columns) for space in sorted(spaces, key=lambda s: len(s.around()))}
 
     def __len__(self) -> int:
         return self._n
@@ -156,70 +177,30 @@ class CompiledInstances:
           By pump, the messages of all these instances as columns.
         """
         ids = np.asarray(ids, np.int64)
-        places = {id(columns.starts): columns.starts for columns in self._pumped.values()}
-        chosen = {place: _ranges(starts, ids) for place, starts in places.items()}
-        found = {name: columns.of(*chosen[id(columns.starts)]) for name, columns in self._pumped.items()}
-        each = np.arange(len(ids))
-        return found | {name: Messages(one.of(ids), each) for name, one in self._topologies.items()}
+        whole: dict[IndexSpace, ChosenMessages] = {}
+        for space, messages in self._spaces.items():
+            outer = space.parent
+            whole[space] = messages.of_instances(ids) if outer is None else messages.within(whole[outer])
+        chosen = {id(region): region.of(whole[region.space]) for region in self._regions}
+        found = {name: pumped.of(chosen[id(region)]) for name, region, pumped in self._pumped}
+        if self._topologies:
+            each = np.arange(len(ids))
+            found |= {name: Messages(one.of(ids), each) for name, one in self._topologies.items()}
+        return found
 
     def __repr__(self) -> str:
         return f"CompiledInstances({self._n} instances, {len(self._pumped)} pumps)"
 
-    def _messages(self, plan: PumpPlan, columns: Columns) -> _PumpColumns:
-        """A pump's payloads and states."""
-        space, carrier = plan.region.space, plan.region.space.carrier
-        pick, n = _picked(plan.region, columns)
-        of_message, n_messages = _picked(plan.region.carrier, columns)
-        parts = [np.asarray(pick(column.inside(space).of(columns)), plan.dtype) for column in plan.payload]
-        if not parts:
-            payload = np.zeros(n, plan.dtype)
-        elif len(parts) == 1:
-            payload = parts[0]
-        else:
-            payload = np.concatenate([part.reshape(n, int(np.prod(part.shape[1:]))) for part in parts], axis=1)
-        take_fields = lambda: {name: of_message(column) for name, column in carrier.columns(columns).items()}
-        fields = columns.once(("fields", plan.region.carrier), take_fields)
-        fields = fields | {name: np.zeros(n_messages, np.int64) for name in space.fields if name not in fields}
-        row_starts = _starts(of_message(space.lengths(columns))) if space.is_ragged else None
-        count = lambda: np.bincount(of_message(carrier.instances(columns)), minlength=self._n)
-        starts = columns.once(("starts", plan.region.carrier), lambda: _starts(count()))
-        return _PumpColumns(payload, fields, starts, row_starts)
 
-
-def _taken(payload: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Some rows. What is the same for all rows, such as a loop's zeros, is not copied."""
-    if len(rows) and not payload.strides[0]:
-        return np.broadcast_to(payload[0], (len(rows), *payload.shape[1:]))
-    return payload[rows]
-
-
-def _picked(region: Region, columns: Columns) -> tuple[Callable[[np.ndarray], np.ndarray], int]:
-    """What takes a region's rows from a column of its space, and how many there are."""
-    chosen = region.rows(columns)
-    if chosen is None:
-        return lambda column: column, region.space.n_rows(columns)
-    return lambda column: column[chosen], len(chosen)
-
-
-def _starts(counts: np.ndarray) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(counts)])
-
-
-def _messages_of(starts: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The messages of some instances, and for each the place of its instance among `ids`.
-
-    Args:
-      starts: `[n + 1]`: where each instance's messages begin.
-      ids: The instances.
-    """
-    if starts[-1] == len(starts) - 1 and (starts[1:] > starts[:-1]).all():  # one message each
-        return ids, np.arange(len(ids))
-    position, messages = _ranges(starts, ids)
-    return messages, position
-
-
-def _ranges(starts: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers `starts[i] ... starts[i + 1] - 1` for each `i` of `ids`, and for each number the position of its `i`."""
-    n = starts[ids + 1] - starts[ids]
-    position = np.repeat(np.arange(len(ids)), n)
-    return position, np.arange(len(position)) + np.repeat(starts[ids] - (np.cumsum(n) - n), n)
+def _pumped(plan: PumpPlan, columns: Columns) -> _Pumped:
+    """A pump's payloads for a whole data set."""
+    space = plan.region.space
+    n = space.n_rows(columns)
+    parts = [np.asarray(column.inside(space).of(columns), plan.dtype) for column in plan.payload]
+    if not parts:
+        payload = np.broadcast_to(np.zeros((), plan.dtype), n)
+    elif len(parts) == 1:
+        payload = parts[0]
+    else:
+        payload = np.concatenate([part.reshape(n, int(np.prod(part.shape[1:]))) for part in parts], axis=1)
+    return _Pumped(payload, space.starts(columns), space.lengths(columns)) if space.is_ragged else _Pumped(payload)

@@ -122,7 +122,7 @@ class Compiled64:
             if not region.is_known or region.space.is_ragged or flow.wire is None:
                 continue
             space, rows = region.space, region.rows(columns)
-            fields = {**space.columns(columns), "instance": space.instances(columns)}
+            fields = {**_facts(space, columns), "instance": space.instances(columns)}
             key = ("instance", *space.key)
             picked = {name: values if rows is None else values[rows] for name, values in fields.items()}
             expected = {
@@ -131,9 +131,20 @@ class Compiled64:
             got = [tuple(int(state[name]) for name in key) for state in states]
             assert sorted(got) == sorted(expected), f"{flow.wire}: rows {sorted(got)}, not {sorted(expected)}"
             for row, state in zip(got, states, strict=True):
-                for name in picked if flow.is_fresh else ():
+                for name in [name for name in picked if flow.is_fresh or name in flow.kept]:
                     fact = int(picked[name][expected[row]])
                     assert int(state.get(name, fact)) == fact, f"{flow.wire}: `{name}` is not {fact} in {state}"
+
+
+def _facts(space, columns):
+    """The state fields of every row of a space, by name."""
+    found = {}
+    for around in space.around():
+        known = {name: column.inside(space).of(columns) for name, column in around.facts.items() if column is not None}
+        if around.parent is not None:
+            known[around.index] = space.rows_of(columns, around, around.numbers(columns))
+        found |= known
+    return found
 
 
 class _Noting(Run):

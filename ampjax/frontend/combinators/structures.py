@@ -144,7 +144,7 @@ class Tree:
         return rows
 
 
-def check_trees(where: str, parent: np.ndarray, side: np.ndarray, sizes: np.ndarray) -> None:
+def check_trees(where: str, parent: np.ndarray, side: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Checks that columns are trees.
 
     Args:
@@ -153,42 +153,46 @@ def check_trees(where: str, parent: np.ndarray, side: np.ndarray, sizes: np.ndar
       side: `[nodes]`: sides.
       sizes: `[trees]`: nodes of each tree.
 
+    Returns:
+      `[nodes]`: how many children each has.
+
     Raises:
       DataError: Which tree is none, and why.
     """
-    tree = np.repeat(np.arange(len(sizes)), sizes)
-    first = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    ends = np.cumsum(sizes)
+    first = (ends - sizes).repeat(sizes)
 
-    def refuse(at: int, expected: str, got: str) -> None:
-        raise DataError(f"{where}, instance {at}", expected, got, "Mend `parent` and `side`.")
+    def refuse(tree: int, expected: str, got: str) -> None:
+        raise DataError(f"{where}, instance {tree}", expected, got, "Mend `parent` and `side`.")
 
-    n_roots = np.bincount(tree[parent < 0], minlength=len(sizes))
-    for at in np.flatnonzero(n_roots != 1)[:1].tolist():
-        refuse(at, "one node whose parent is -1, the root", f"{n_roots[at]}")
-    for node in np.flatnonzero(parent >= sizes[tree])[:1].tolist():
-        refuse(int(tree[node]), f"parents below {sizes[tree[node]]}, the number of nodes", f"{parent[node]}")
+    def tree_of(nodes: Any) -> Any:
+        return np.searchsorted(ends, nodes, side="right")
+
+    n_roots = np.bincount(tree_of(np.flatnonzero(parent < 0)), minlength=len(sizes))
+    for tree in np.flatnonzero(n_roots != 1)[:1].tolist():
+        refuse(tree, "one node whose parent is -1, the root", f"{n_roots[tree]}")
+    for node in np.flatnonzero(parent >= sizes.repeat(sizes))[:1].tolist():
+        tree = int(tree_of(node))
+        refuse(tree, f"parents below {sizes[tree]}, the number of nodes", f"{parent[node]}")
     inner = np.flatnonzero(parent >= 0)
-    above, sides = (first + parent)[inner], side[inner]
+    above, sides = (first + parent).take(inner), side.take(inner)
     n_children = np.bincount(above, minlength=len(parent))
-    places = (np.cumsum(n_children) - n_children)[above] + sides  # each child's own, if sides count up from 0
-    fits = (sides >= 0) & (sides < n_children[above])
+    places = (np.cumsum(n_children) - n_children).take(above) + sides  # each child's own, if sides count up from 0
+    fits = (sides >= 0) & (sides < n_children.take(above))
     if not fits.all() or (np.bincount(places, minlength=len(inner)) > 1).any():
         order = np.lexsort((sides, above))
         ranks = np.arange(len(inner)) - np.repeat(np.cumsum(n_children) - n_children, n_children)
         node = int(inner[order][np.flatnonzero(sides[order] != ranks)[0]])
-        refuse(
-            int(tree[node]),
-            f"sides 0, 1, ... below node {parent[node]}",
-            f"side {side[node]} of node {node - first[node]}",
-        )
-    up = np.arange(len(parent))
-    up[inner] = above
-    for _ in range(
-        int(max(sizes, default=0)).bit_length()
-    ):  # twice as far up each time: at the root, if there is no loop
-        up = up[up]
-    for node in np.flatnonzero(parent[up] >= 0)[:1].tolist():
-        refuse(int(tree[node]), "a tree", f"a loop that node {node - first[node]} is in or hangs from")
+        expected = f"sides 0, 1, ... below node {parent[node]}"
+        refuse(int(tree_of(node)), expected, f"side {side[node]} of node {node - first[node]}")
+    if not ((above > inner).all() or (above < inner).all()):  # else all ways go to one end
+        up = np.arange(len(parent))
+        up[inner] = above
+        for _ in range(int(max(sizes)).bit_length()):  # twice as far up each time: at the root, if there is no loop
+            up = up[up]
+        for node in np.flatnonzero(parent[up] >= 0)[:1].tolist():
+            refuse(int(tree_of(node)), "a tree", f"a loop that node {node - first[node]} is in or hangs from")
+    return n_children
 
 
 def stack(rows: Sequence[Any]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -39,11 +39,13 @@ class PumpPlan:
       region: The rows of which there is a message each.
       payload: Columns whose values a payload packs; none for a message whose payload nobody reads.
       dtype: The payload's dtype.
+      told: State fields that have other values than those of their place.
     """
 
     region: Region
     payload: Sequence[Column]
     dtype: np.dtype
+    told: Mapping[str, Column] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,7 +226,8 @@ class GraphDraft:
           name: The node's name.
         """
         flows = [
-            Flow(region, flow.types, flow.is_fresh, flow.is_late, knows_outer=flow.knows_outer) for region in regions
+            Flow(region, flow.types, flow.is_fresh, flow.is_late, knows_outer=flow.knows_outer, kept=flow.kept)
+            for region in regions
         ]
         called = self.name(name)
 
@@ -249,6 +252,8 @@ class GraphDraft:
         make = lambda: control_builders.phi(called, *(built(flow) for flow in flows))
         merged = self.control(region, flows[0].types, make, all(flow.is_fresh for flow in flows))
         merged.knows_outer = all(flow.knows_outer for flow in flows)
+        stale = [flow.kept for flow in flows if not flow.is_fresh]
+        merged.kept = stale[0] if stale and all(kept is stale[0] for kept in stale) else ()
         return merged
 
     def loop(self, region: Region, types: list[Any], name: str, is_fresh: bool = False) -> Flow:
@@ -304,10 +309,22 @@ class GraphDraft:
         """The same messages with the states of their place."""
         if flow.is_fresh:
             return flow
-        parts = [Computed(flow, i) for i in range(len(flow.types))]
-        note = NodeNote(name, flow.region, parts, flow.types, as_it_is, flow.types, [range(len(parts))], line)
-        copy = self.compute(note)[0]
+        copy = self.compute(_copy(flow, name, line))[0]
         copy.is_late = flow.is_late
+        return copy
+
+    def tell(self, flow: Flow, told: Mapping[str, Column], name: str, line: str) -> Flow:
+        """The same messages with the states of their place, but for some fields.
+
+        Args:
+          flow: The messages.
+          told: These fields' values.
+          name: What the node is called.
+          line: The user's line.
+        """
+        _require_known(flow.region, name, line)
+        copy = self.compute(replace(_copy(flow, name, line), told=told))[0]
+        copy.is_fresh = False
         return copy
 
     def pair(self, flow: Flow, region: Region, fields: tuple[str, str, str], name: str) -> Flow:
@@ -429,13 +446,13 @@ class GraphDraft:
 
         def step() -> None:
             entries = list(ports)
-            if not entries or not (entries[0].is_fresh or self._has_no_facts(region.space, entries[0])):
-                entries = [self._place_now(region, name, note.line), *entries]
+            if note.told or not entries or not (entries[0].is_fresh or self._has_no_facts(region.space, entries[0])):
+                entries = [self._place_now(region, name, note), *entries]
             numbers = {id(flow): port for port, flow in enumerate(entries)}
             where = {i: (numbers[id(flow)], part) for i, (flow, part) in places.items()}
             body = PackedBody(replace(note, inputs=values), [flow.types for flow in entries], where)
             # Messages with the same states meet by all of them, so that nodes can be fused; others by what tells rows apart.
-            is_same = region.space.is_set and all(flow.is_fresh for flow in entries)
+            is_same = region.space.is_set and not note.told and all(flow.is_fresh for flow in entries)
             join = None if len(entries) < 2 or is_same else region.space.key or ("instance",)
             connect(builder(name, body, join)(*(built(flow) for flow in entries)))
 
@@ -443,14 +460,17 @@ class GraphDraft:
 
     def _has_no_facts(self, space: IndexSpace, flow: Flow) -> bool:
         """Whether messages whose states are not those of their place lack nothing: there are no facts that they do not know."""
-        spaces = [space] if flow.knows_outer else space.around()
-        return all(column is None for each in spaces for column in each.facts.values())
+        spaces = [] if flow.knows_outer else space.around()[1:]
+        own = {name: column for name, column in space.facts.items() if name not in flow.kept}
+        return all(column is None for facts in (own, *(each.facts for each in spaces)) for column in facts.values())
 
-    def _place_now(self, region: Region, name: str, line: str) -> Flow:
+    def _place_now(self, region: Region, name: str, note: NodeNote) -> Flow:
         """A pump that is noted while others are built: whether it is needed depends on the fields that there are."""
         if name not in self._places:
-            called, place = self.name(f"{name}/place"), Flow(region, [jax.ShapeDtypeStruct((), np.int32)])
-            self.pumps[called], self.origins[called] = PumpPlan(region, (), place.dtype), Origin(line, region)
+            called = self.name(f"{name}/place")
+            place = Flow(region, [jax.ShapeDtypeStruct((), np.int32)], is_fresh=not note.told)
+            self.pumps[called] = PumpPlan(region, (), place.dtype, note.told)
+            self.origins[called] = Origin(note.line, region)
             self._places[name] = called, place
         self._build_pump(*self._places[name])
         return self._places[name][1]
@@ -493,6 +513,12 @@ class GraphDraft:
             )
 
         return self.control(inner, flow.types, make, is_fresh=False)
+
+
+def _copy(flow: Flow, name: str, line: str) -> NodeNote:
+    """A node that gives what it gets."""
+    parts = [Computed(flow, i) for i in range(len(flow.types))]
+    return NodeNote(name, flow.region, parts, flow.types, as_it_is, flow.types, [range(len(parts))], line)
 
 
 def built(flow: Flow) -> Wire:

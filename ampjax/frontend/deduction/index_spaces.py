@@ -162,7 +162,7 @@ class IndexSpace:
 
     def n_rows(self, data: Columns) -> int:
         """How many rows a data set has here."""
-        return len(data) if self.parent is None else len(self.parents(data))
+        return len(data) if self.parent is None else int(self.lengths(data).sum())
 
     def parents(self, data: Columns) -> np.ndarray:
         """`[rows]`: each row's row in the space around it."""
@@ -172,8 +172,9 @@ class IndexSpace:
 
     def lengths(self, data: Columns) -> np.ndarray:
         """`[parent's rows]`: how many rows each of them has here."""
-        assert self.sizes is not None
-        return np.maximum(self.sizes.of(data), 0)
+        sizes = self.sizes
+        assert sizes is not None
+        return data.once((self, "lengths"), lambda: np.maximum(sizes.of(data), 0))
 
     def starts(self, data: Columns) -> np.ndarray:
         """`[parent's rows]`: the first row of each of them."""
@@ -181,9 +182,8 @@ class IndexSpace:
 
     def numbers(self, data: Columns) -> np.ndarray:
         """`[rows]`: each row's number among those of its parent."""
-        return data.once(
-            (self, "numbers"), lambda: np.arange(self.n_rows(data)) - self.starts(data)[self.parents(data)]
-        )
+        first = lambda: np.repeat(self.starts(data), self.lengths(data))
+        return data.once((self, "numbers"), lambda: np.arange(self.n_rows(data)) - first())
 
     def rows_of(self, data: Columns, outer: IndexSpace, values: np.ndarray) -> np.ndarray:
         """A column of a space around this one, for each row here.
@@ -197,19 +197,6 @@ class IndexSpace:
             return values
         assert self.parent is not None
         return self.parent.rows_of(data, outer, values)[self.parents(data)]
-
-    def columns(self, data: Columns) -> dict[str, np.ndarray]:
-        """The state fields of every row, by name."""
-        return data.once((self, "columns"), lambda: self._columns(data))
-
-    def _columns(self, data: Columns) -> dict[str, np.ndarray]:
-        found: dict[str, np.ndarray] = {}
-        for space in self.around():
-            own = {name: column.inside(space).of(data) for name, column in space.facts.items() if column is not None}
-            if space.parent is not None:
-                own[space.index] = space.numbers(data)
-            found |= {name: self.rows_of(data, space, values) for name, values in own.items()}
-        return found
 
     def instances(self, data: Columns) -> np.ndarray:
         """`[rows]`: each row's instance."""

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.frontend.deduction.index_spaces import Region
+from ampjax.frontend.deduction.index_spaces import Column, Region
 from ampjax.frontend.deduction.values import Constant, Leaf, OfParams, Value, packed_shape
 
 Function = Callable[..., Sequence[Any]]
@@ -35,6 +35,7 @@ class NodeNote:
       draws: Whether it draws random numbers.
       options: What `amp.node` was given.
       replicas: How many replicas of it there are.
+      told: State fields of which its messages bring other values than those of their place.
     """
 
     name: str
@@ -50,6 +51,7 @@ class NodeNote:
     draws: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
     replicas: int = 1
+    told: Mapping[str, Column] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,19 +50,22 @@ class Flow:
       region: Where there are messages.
       types: Types of the values, in order.
       is_fresh: Whether the messages' states are those of their place; after a step of a loop some fields tell of the place before.
-      foresees: Where a loop tells its carry what the instance says of the next element: makes it tell one more field; None elsewhere.
+      foresees: Where a loop tells its carry what the instance says of the next element: makes it tell one more field, of so many
+        values at most; None elsewhere.
       is_late: Whether it is a loop's carry: what does not need it is computed in nodes of its own, before the loop.
       wire: The wire, once it is built.
       knows_outer: Whether, where it is not fresh, at least the fields of the spaces around are those of their place.
+      kept: Where it is not fresh, the fields of its own space that are those of its place nevertheless, since a loop keeps them so.
     """
 
     region: Region
     types: list[Any]
     is_fresh: bool = True
     is_late: bool = False
-    foresees: Callable[[str, Column], None] | None = None
+    foresees: Callable[[str, Column, int], None] | None = None
     wire: Wire | None = None
     knows_outer: bool = True
+    kept: Container[str] = ()
 
     @property
     def dtype(self) -> np.dtype:

@@ -17,7 +17,7 @@ from ampjax.frontend.deduction.index_spaces import Column, Guard, Region
 from ampjax.frontend.deduction.lowering import Lowering, by_dtype
 from ampjax.frontend.deduction.node_bodies import NodeNote
 from ampjax.frontend.deduction.values import Computed, Constant, Elements, Flow, Static, Value, Wanted
-from ampjax.frontend.rules.sequence_rules import leave
+from ampjax.frontend.rules.loops import leave
 from ampjax.ir.builders import control_builders
 from ampjax.ir.state import State
 
@@ -175,7 +175,7 @@ def routed(
             assert guard.column is not None
             field = guard.column.space.fact(guard.field, guard.column, f"which function is chosen ({line})")
             if flow.foresees is not None and guard.column.space is flow.region.space:
-                flow.foresees(field, guard.column)
+                flow.foresees(field, guard.column, len(guards))
                 fresh = flow
             else:
                 fresh = low.draft.fresh(flow, name, line)

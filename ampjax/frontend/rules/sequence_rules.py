@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -16,11 +15,12 @@ from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.deduction.lowering import Lowering
 from ampjax.frontend.deduction.node_bodies import NodeNote
 from ampjax.frontend.deduction.values import Computed, Constant, Elements, Flow, Static, Value, Wanted
+from ampjax.frontend.rules.foresight import Foresight
+from ampjax.frontend.rules.loops import Loop, carried, leave
 from ampjax.frontend.rules.reduction_rules import group_and_reduce, segment_sum
-from ampjax.ir.state import State
 
 if TYPE_CHECKING:
-    from ampjax.frontend.instance_columns import Columns
+    pass
 
 
 def scan(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
@@ -42,7 +42,8 @@ def scan(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
         results = low.run(step, [*closed, *rows], inner, Wanted(ys, wanted.losses, wanted.groups))
         return [as_elements(low, r, v, inner, call) for r, v in zip(results, step.jaxpr.outvars, strict=True)]
     types = [variable.aval for variable in step.jaxpr.outvars[:k]]
-    loops = [_Loop(low, own, region, space, call) for own in _carried(init, types)]
+    ahead = Foresight(region.space, space, call.options["reverse"])
+    loops = [Loop(low, own, region, space, call, ahead) for own in carried(init, types)]
     carry: dict[int, Value] = {}
     for loop in loops:
         carry |= loop.carry
@@ -56,155 +57,6 @@ def scan(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
             final |= last
     out = [as_elements(low, r, v, inner, call) for r, v in zip(results, step.jaxpr.outvars, strict=True)]
     return [*(final.get(i) for i in range(k)), *out[k:]]
-
-
-@dataclass(frozen=True, eq=False)
-class _Carried:
-    """Parts of a carry that travel in one message.
-
-    Args:
-      members: Their numbers in the carry.
-      init: The values that start them; of a sequence over a graph's nodes, what is known of a node.
-      types: Their types, likewise.
-      nodes: The nodes' space outside of the loop, for sequences over a graph's nodes; else None.
-    """
-
-    members: list[int]
-    init: list[Value]
-    types: list[Any]
-    nodes: IndexSpace | None
-
-    def named(self, flow: Flow, nodes: IndexSpace | None) -> dict[int, Value]:
-        """The parts by number, on a wire that carries them."""
-        parts: list[Value] = [Computed(flow, part) for part in range(len(self.members))]
-        return dict(
-            zip(self.members, parts if nodes is None else [Elements(nodes, part) for part in parts], strict=True)
-        )
-
-
-def _carried(init: Sequence[Value], types: Sequence[Any]) -> list[_Carried]:
-    """What of a carry travels together: arrays of one dtype; sequences of one dtype over the nodes of one graph."""
-    found: dict[Any, _Carried] = {}
-    for i, (value, kind) in enumerate(zip(init, types, strict=True)):
-        nodes = value.space if isinstance(value, Elements) and value.space.is_ragged else None
-        own = found.setdefault((nodes, kind.dtype), _Carried([], [], [], nodes))
-        own.members.append(i)
-        own.init.append(value.element if nodes is not None and isinstance(value, Elements) else value)
-        own.types.append(kind if nodes is None else kind.update(shape=kind.shape[1:]))
-    return list(found.values())
-
-
-class _Loop:
-    """One wire of a carry: its way around the loop.
-
-    Args:
-      low: The lowering.
-      own: What the wire carries.
-      region: Where the loop is.
-      space: The space of the elements that the loop goes over.
-      call: The scan.
-
-    Attributes:
-      own: What the wire carries.
-      carry: By number in the carry, what enters the body.
-    """
-
-    def __init__(self, low: Lowering, own: _Carried, region: Region, space: IndexSpace, call: Call):
-        self._low, self.own, self._space, self._call = low, own, space, call
-        self._back, self._name = call.options["reverse"], space.dimension
-        self._outer, self._inner, self._nodes = region, region.within(space), None
-        if own.nodes is not None:
-            sizes = own.nodes.sizes
-            assert sizes is not None
-            self._nodes = space.along(own.nodes.dimension, sizes.inside(space), is_ragged=True)
-            self._outer, self._inner = region.within(own.nodes), region.within(self._nodes)
-        index, size, back, name = space.index, space.size, self._back, self._name
-        start = low.pack(own.init, own.types, self._outer, f"{name}/init", call.line)
-        start = low.draft.fresh(start, f"{name}/init", call.line)
-        some, self._none = low.draft.split(
-            start, lambda s: getattr(s, size) > 0, [self._outer, self._outer], f"{name}/any"
-        )
-
-        self._ahead: dict[str, tuple[str, str]] = {}
-
-        def begin(s: State) -> State:
-            known = {field: getattr(s, first) for field, (first, _) in self._ahead.items()}
-            return s.replace(**{**dict.fromkeys(space.facts, 0), **known, index: getattr(s, size) - 1 if back else 0})
-
-        self._enter = low.draft.relabel(some, self._inner, begin, f"{name}/first", is_fresh=False)
-        self._state = low.draft.loop(self._inner, own.types, name)
-        if self._nodes is None:
-            self._state.foresees = self._foresee
-        self.carry = own.named(self._state, self._nodes)
-
-    def _foresee(self, field: str, column: Column) -> None:
-        """Lets messages carry a field of the element that they come to: of the first when they enter, of the next at each step."""
-        space, back = self._space, self._back
-
-        def of_first(data: Columns) -> np.ndarray:
-            n = space.lengths(data)
-            found, some = np.zeros(len(n), np.int64), np.flatnonzero(n > 0)
-            found[some] = column.of(data)[(space.starts(data) + (n - 1 if back else 0))[some]]
-            return found
-
-        def of_next(data: Columns) -> np.ndarray:
-            values, n = column.of(data), space.n_rows(data)
-            moved = np.roll(values, 1 if back else -1)
-            at, size = space.numbers(data), space.lengths(data)[space.parents(data)]
-            return np.where(at == 0 if back else at + 1 == size, 0, moved) if n else values
-
-        way, around = "last" if back else "first", self._outer.space
-        first = around.fact(f"{field}_{way}", Column(around, of_first), f"`{field}` of the {way} element")
-        way = "previous" if back else "next"
-        self._ahead[field] = (
-            first,
-            space.fact(f"{field}_{way}", Column(space, of_next), f"`{field}` of the {way} element"),
-        )
-
-    def close(self, results: Sequence[Any]) -> dict[int, Value]:
-        """Sends what the body gave on to the next element, or out.
-
-        Args:
-          results: What the body gave, by number in the carry.
-
-        Returns:
-          By number in the carry, the last one outside of the loop.
-        """
-        draft, space, name, inner = self._low.draft, self._space, self._name, self._inner
-        index, size, back = space.index, space.size, self._back
-        ends: Callable[[State], Any] = (
-            (lambda s: getattr(s, index) == 0) if back else (lambda s: getattr(s, index) + 1 == getattr(s, size))
-        )
-        values = [results[i] for i in self.own.members]
-        if self._nodes is not None:
-            values = [value.element for value in values]
-        after = self._low.pack(values, self.own.types, inner, f"{name}/carry", self._call.line)
-        if self._ahead or not after.knows_outer:
-            after = draft.fresh(after, f"{name}/carry", self._call.line)
-        last, more = draft.split(after, ends, [inner, inner], f"{name}/end")
-        step = -1 if back else 1
-
-        def go_on(s: State) -> State:
-            known = {field: getattr(s, coming) for field, (_, coming) in self._ahead.items()}
-            return s.replace(**{index: getattr(s, index) + step}, **known)
-
-        again = draft.relabel(more, inner, go_on, f"{name}/next", False)
-        draft.close_loop(self._state, self._enter, again)
-        left = leave(self._low, last, space, self._outer, f"{name}/leave")
-        return self.own.named(draft.merge(self._outer, [left, self._none], f"{name}/result"), self.own.nodes)
-
-
-def leave(low: Lowering, flow: Flow, space: IndexSpace, region: Region, name: str) -> Flow:
-    """Takes messages out of the elements of a sequence: they lose what is said of the element.
-
-    Args:
-      low: The lowering.
-      flow: The messages.
-      space: The elements' space.
-      region: Where they are afterwards.
-      name: The node's name.
-    """
-    return low.draft.relabel(flow, region, lambda s: s.drop(space.index, *space.facts), name, is_fresh=True)
 
 
 def count(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:

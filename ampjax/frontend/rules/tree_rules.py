@@ -15,7 +15,8 @@ from ampjax.frontend.deduction.index_spaces import Column, Guard, IndexSpace, Re
 from ampjax.frontend.deduction.lowering import Lowering, by_dtype
 from ampjax.frontend.deduction.values import Computed, Elements, Flow, Static, Value, Wanted
 from ampjax.frontend.rules.branch_rules import routed
-from ampjax.frontend.rules.sequence_rules import elements_space, leave
+from ampjax.frontend.rules.loops import leave
+from ampjax.frontend.rules.sequence_rules import elements_space
 from ampjax.ir.builders import payload_builders, ragged_builders
 from ampjax.ir.state import State
 
@@ -68,9 +69,7 @@ class _TreeFields:
 
     def _count(self, data: Any) -> np.ndarray:
         parent, side, sizes = self._parent.of(data), self._side.of(data), self.space.lengths(data)
-        check_trees(f"the tree over `{self.space.dimension}` ({self._line})", parent, side, sizes)
-        inner = parent >= 0
-        n = np.bincount((parent + self.space.starts(data)[self.space.parents(data)])[inner], minlength=len(parent))
+        n = check_trees(f"the tree over `{self.space.dimension}` ({self._line})", parent, side, sizes)
         wrong = np.flatnonzero((n != 0) & (n != self._arity)) if self._arity else ()
         for node in wrong[:1]:
             raise DataError(

@@ -1,0 +1,124 @@
+"""Which messages belong to each instance, and their states: found for some instances at a time, from the outermost space inwards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
+
+if TYPE_CHECKING:
+    from ampjax.frontend.instance_columns import Columns
+
+
+class ChosenMessages(NamedTuple):
+    """The messages of some instances, one for each row of a space or of a region in it.
+
+    Attributes:
+      instance: `[m]`: for each message, the place of its instance among those that are asked for.
+      rows: `[m]`: its row in the space.
+      fields: Its state: `[m]` by field.
+    """
+
+    instance: np.ndarray
+    rows: np.ndarray
+    fields: Mapping[str, np.ndarray]
+
+
+class SpaceMessages:
+    """The messages of a space. Rows that belong to one row of the space around follow each other.
+
+    Args:
+      space: The space; it is not ragged.
+      columns: The data set.
+    """
+
+    def __init__(self, space: IndexSpace, columns: Columns):
+        self._index = space.index
+        self._facts = {name: column.inside(space).of(columns) for name, column in space.facts.items() if column}
+        self._unset = [name for name, column in space.facts.items() if column is None]
+        if space.parent is not None:
+            self._starts, self._sizes = space.starts(columns), space.lengths(columns)
+
+    def of_instances(self, ids: np.ndarray) -> ChosenMessages:
+        """The messages of some instances, where there is one for each.
+
+        Args:
+          ids: `[n]`: which instances.
+        """
+        return ChosenMessages(np.arange(len(ids)), ids, self._own(ids))
+
+    def within(self, outer: ChosenMessages) -> ChosenMessages:
+        """The messages within those of the space around.
+
+        Args:
+          outer: The messages there.
+        """
+        if len(outer.rows) == 1:  # the most frequent case
+            n = int(self._sizes[outer.rows[0]])
+            numbers = np.arange(n)
+            rows = numbers + self._starts[outer.rows[0]]
+        else:
+            n = self._sizes.take(outer.rows)
+            ends = n.cumsum()
+            numbers = np.arange(ends[-1] if len(ends) else 0)
+            numbers -= (ends - n).repeat(n)
+            rows = numbers + self._starts.take(outer.rows).repeat(n)
+        around = {name: values.repeat(n) for name, values in outer.fields.items()}
+        return ChosenMessages(outer.instance.repeat(n), rows, {**around, self._index: numbers, **self._own(rows)})
+
+    def _own(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        fields = {name: column.take(rows) for name, column in self._facts.items()}
+        for name in self._unset:
+            fields[name] = np.zeros(len(rows), np.int64)
+        return fields
+
+
+class RegionMessages:
+    """The messages of a region.
+
+    Args:
+      region: The region; its space is not ragged.
+      told: State fields that have other values than those of the region's rows.
+      columns: The data set.
+    """
+
+    def __init__(self, region: Region, told: Mapping[str, Column], columns: Columns):
+        self.space, rows = region.space, region.rows(columns)
+        n = self.space.n_rows(columns)
+        self._n = n if rows is None else len(rows)
+        self._told = {name: column.of(columns) for name, column in told.items()} if self._n else {}
+        self._holds: np.ndarray | None = None
+        if rows is not None and (self._told or self._n < n):
+            self._holds = np.zeros(n, bool)
+            self._holds[rows] = True
+
+    def __len__(self) -> int:
+        return self._n
+
+    def of(self, messages: ChosenMessages) -> ChosenMessages:
+        """Those of a space's messages that are the region's.
+
+        Args:
+          messages: The space's.
+        """
+        if self._holds is None:
+            return messages
+        own = self._holds.take(messages.rows).nonzero()[0]
+        rows = messages.rows.take(own)
+        fields = {name: values.take(own) for name, values in messages.fields.items()}
+        fields |= {name: values.take(rows) for name, values in self._told.items()}
+        return ChosenMessages(messages.instance.take(own), rows, fields)
+
+
+def ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """The numbers `starts[i] ... starts[i] + sizes[i] - 1` for each `i`.
+
+    Args:
+      starts: `[n]` integers.
+      sizes: `[n]` integers of at least 0.
+    """
+    ends = sizes.cumsum()
+    return np.arange(sizes.sum()) + (starts - (ends - sizes)).repeat(sizes)

@@ -1,0 +1,144 @@
+"""Loops over sequences: a carry's way from element to element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ampjax.frontend.combinators.tracing import Call
+from ampjax.frontend.deduction.index_spaces import IndexSpace, Region
+from ampjax.frontend.deduction.lowering import Lowering
+from ampjax.frontend.deduction.values import Computed, Elements, Flow, Value
+from ampjax.frontend.rules.foresight import Foresight
+from ampjax.ir.state import State
+
+
+@dataclass(frozen=True, eq=False)
+class Carried:
+    """Parts of a carry that travel in one message.
+
+    Args:
+      members: Their numbers in the carry.
+      init: The values that start them; of a sequence over a graph's nodes, what is known of a node.
+      types: Their types, likewise.
+      nodes: The nodes' space outside of the loop, for sequences over a graph's nodes; else None.
+    """
+
+    members: list[int]
+    init: list[Value]
+    types: list[Any]
+    nodes: IndexSpace | None
+
+    def named(self, flow: Flow, nodes: IndexSpace | None) -> dict[int, Value]:
+        """The parts by number, on a wire that carries them."""
+        parts: list[Value] = [Computed(flow, part) for part in range(len(self.members))]
+        return dict(
+            zip(self.members, parts if nodes is None else [Elements(nodes, part) for part in parts], strict=True)
+        )
+
+
+def carried(init: Sequence[Value], types: Sequence[Any]) -> list[Carried]:
+    """What of a carry travels together: arrays of one dtype; sequences of one dtype over the nodes of one graph."""
+    found: dict[Any, Carried] = {}
+    for i, (value, kind) in enumerate(zip(init, types, strict=True)):
+        nodes = value.space if isinstance(value, Elements) and value.space.is_ragged else None
+        own = found.setdefault((nodes, kind.dtype), Carried([], [], [], nodes))
+        own.members.append(i)
+        own.init.append(value.element if nodes is not None and isinstance(value, Elements) else value)
+        own.types.append(kind if nodes is None else kind.update(shape=kind.shape[1:]))
+    return list(found.values())
+
+
+class Loop:
+    """One wire of a carry: its way around the loop.
+
+    Args:
+      low: The lowering.
+      own: What the wire carries.
+      region: Where the loop is.
+      space: The space of the elements that the loop goes over.
+      call: The scan.
+      ahead: What all wires of the carry are told of the elements to come.
+
+    Attributes:
+      own: What the wire carries.
+      carry: By number in the carry, what enters the body.
+    """
+
+    def __init__(self, low: Lowering, own: Carried, region: Region, space: IndexSpace, call: Call, ahead: Foresight):
+        self._low, self.own, self._space, self._call, self._ahead = low, own, space, call, ahead
+        self._back, self._name = call.options["reverse"], space.dimension
+        self._outer, self._inner, self._nodes = region, region.within(space), None
+        if own.nodes is not None:
+            sizes = own.nodes.sizes
+            assert sizes is not None
+            self._nodes = space.along(own.nodes.dimension, sizes.inside(space), is_ragged=True)
+            self._outer, self._inner = region.within(own.nodes), region.within(self._nodes)
+        index, size, back, name = space.index, space.size, self._back, self._name
+        start = low.pack(own.init, own.types, self._outer, f"{name}/init", call.line)
+        start = low.draft.fresh(start, f"{name}/init", call.line)
+        some, self._none = low.draft.split(
+            start, lambda s: getattr(s, size) > 0, [self._outer, self._outer], f"{name}/any"
+        )
+
+        def begin(s: State) -> State:
+            facts = dict.fromkeys(space.facts, 0) | ahead.begin(s)
+            return s.replace(**facts, **{index: getattr(s, size) - 1 if back else 0})
+
+        self._enter = low.draft.relabel(some, self._inner, begin, f"{name}/first", is_fresh=False)
+        self._state = low.draft.loop(self._inner, own.types, name)
+        self._state.kept = ahead.fields
+        if self._nodes is None:
+            self._state.foresees = ahead.note
+        self.carry = own.named(self._state, self._nodes)
+
+    def close(self, results: Sequence[Any]) -> dict[int, Value]:
+        """Sends what the body gave on to the next element, or out.
+
+        Args:
+          results: What the body gave, by number in the carry.
+
+        Returns:
+          By number in the carry, the last one outside of the loop.
+        """
+        draft, space, name, inner = self._low.draft, self._space, self._name, self._inner
+        index, size, back = space.index, space.size, self._back
+        ends: Callable[[State], Any] = (
+            (lambda s: getattr(s, index) == 0) if back else (lambda s: getattr(s, index) + 1 == getattr(s, size))
+        )
+        values = [results[i] for i in self.own.members]
+        if self._nodes is not None:
+            values = [value.element for value in values]
+        after = self._low.pack(values, self.own.types, inner, f"{name}/carry", self._call.line)
+        is_kept = after.is_fresh or after.kept is self._ahead.fields
+        if not after.knows_outer or (self._ahead.fields and not is_kept):
+            after = draft.fresh(after, f"{name}/carry", self._call.line)
+        last, more = draft.split(after, ends, [inner, inner], f"{name}/end")
+        ways = [more]
+        if self._ahead.fields:
+            at_end = inner.where(self._ahead.at_end)
+            empty, more = draft.split(more, self._ahead.is_at_end, [at_end, inner], f"{name}/word")
+            ways = [more, draft.tell(empty, self._ahead.next_words, f"{name}/word", self._call.line)]
+        step = -1 if back else 1
+
+        def go_on(s: State) -> State:
+            return s.replace(**{index: getattr(s, index) + step}, **self._ahead.go_on(s))
+
+        again = [draft.relabel(way, inner, go_on, f"{name}/next", False) for way in ways]
+        draft.close_loop(self._state, self._enter, *again)
+        left = leave(self._low, last, space, self._outer, f"{name}/leave")
+        return self.own.named(draft.merge(self._outer, [left, self._none], f"{name}/result"), self.own.nodes)
+
+
+def leave(low: Lowering, flow: Flow, space: IndexSpace, region: Region, name: str) -> Flow:
+    """Takes messages out of the elements of a sequence: they lose what is said of the element.
+
+    Args:
+      low: The lowering.
+      flow: The messages.
+      space: The elements' space.
+      region: Where they are afterwards.
+      name: The node's name.
+    """
+    return low.draft.relabel(flow, region, lambda s: s.drop(space.index, *space.facts), name, is_fresh=True)

@@ -1,0 +1,217 @@
+"""Models as functions beside the hand-written graphs: each model in both forms, with its data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+import ampjax as amp
+from ampjax.data import babi15, list_reduction, permutation, qm9, sst, wikiner
+from ampjax.data.graphs import GraphInstances
+from ampjax.frontend.compile_model import Compiled
+from ampjax.ir.graph import Graph
+from ampjax.ir.instances import InstanceList, Instances
+from ampjax.models import act, ggnn, mixture
+from ampjax.models.functions import (
+    act_function,
+    ggnn_function,
+    mixture_function,
+    permutation_function,
+    rnn_function,
+    tagger_function,
+    tree_lstm_function,
+)
+from ampjax.models.tagger import Sizes
+from ampjax.models.tree_lstm import Cells
+from ampjax.train.settings import Settings
+from experiments.bench.ours import set_up
+
+KEY = jax.random.key(0)
+
+
+@dataclass(frozen=True)
+class Amount:
+    """How much data the models get, and which.
+
+    Args:
+      size: Instances of a pass, as a part of what is measured by default.
+      synthetic: Generated data in place of files.
+      data_dir: Folder with data files; else AMPJAX_DATA.
+    """
+
+    size: float = 1.0
+    synthetic: bool = False
+    data_dir: Path | None = None
+
+    def of(self, n: int) -> int:
+        """So many instances, where `n` are measured by default."""
+        return max(1, round(n * self.size))
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A model in both forms.
+
+    Args:
+      graph: The hand-written graph.
+      adapter: Makes its instances: what is measured beside `plain` and `Compiled.data`.
+      compiled: The model as a function.
+      plain: Makes the plain instances.
+      settings: The settings of both.
+      tx: Their optimizer, where nodes have none of their own.
+      params: Initial parameters of the hand-written graph, where both must begin with the same for both to do the same.
+    """
+
+    graph: Graph
+    adapter: Callable[[], Instances]
+    compiled: Compiled
+    plain: Callable[[], Sequence[Any]]
+    settings: Settings
+    tx: optax.GradientTransformation | None
+    params: Mapping[str, Any] | None = None
+
+
+def _experiment(name: str, n_train: int, amount: Amount, **arguments: Any) -> Any:
+    """An experiment's task: its graph, settings and optimizer."""
+    has_files = name in ("sentiment", "wikiner", "qm9")
+    own = {"data_dir": amount.data_dir, "synthetic": amount.synthetic} if has_files else {}
+    return set_up(name, amount.of(n_train), **own, **arguments)[1]
+
+
+def _sequences(amount: Amount, batch: int | None = None) -> Pair:
+    """List reduction, single or in buckets."""
+    keys = {} if batch else {"single": True}
+    task = _experiment("list-reduction", 20_000 if batch else 5000, amount, max_active_keys=16 if batch else 64, **keys)
+    function = rnn_function
+    compiled = amp.compile(function.list_reduction, function.init(KEY), function.spec(batch))
+    data = task.train.data
+    if batch:
+        return _pair(task, compiled, lambda: list_reduction.Buckets(data, batch).plain())
+    return _pair(task, compiled, lambda: list_reduction.plain(data))
+
+
+def _trees(amount: Amount, kind: str) -> Pair:
+    """A Tree-LSTM; `keep` is 1."""
+    best = {"policy": "wavefront", "min_admission": 64, "min_update_interval": 1150, "max_active_keys": 64}
+    task = _experiment("sentiment", 2000, amount, cell=kind, keep=1.0, **best)
+    trees = _first(task.train._data.data, len(task.train))
+    cells = Cells(kind, 300, 150 if kind == "tai" else 300, 1.0)
+    params = tree_lstm_function.init(KEY, len(trees.vocabulary), cells)
+    compiled = amp.compile(tree_lstm_function.tree_lstm(cells), params, tree_lstm_function.SPEC)
+    return replace(_pair(task, compiled, lambda: sst.plain(trees)), adapter=lambda: sst.TreeInstances(trees))
+
+
+def _first(trees: sst.Trees, n: int) -> sst.Trees:
+    """The first `n` trees."""
+    columns = {name: getattr(trees, name)[: trees.ptr[n]] for name in ("words", "labels", "parents", "sides")}
+    return replace(trees, ptr=trees.ptr[: n + 1], **columns)
+
+
+def _sentences(amount: Amount) -> Pair:
+    """The tagger, without noise."""
+    best = {"min_admission": 64, "max_dispatch_size": 2048, "batch": 32, "max_active_keys": 64, "noise": 0.0}
+    task = _experiment("wikiner", 640, amount, **best)
+    sentences = task.train.data
+    counts = len(sentences.vocabulary.words) or 1, len(sentences.vocabulary.characters)
+    params = tagger_function.init(KEY, *counts, Sizes(noise=0))
+    compiled = amp.compile(tagger_function.tagger(0), params, tagger_function.SPEC)
+    return _pair(task, compiled, lambda: wikiner.plain(sentences))
+
+
+def _shuffles(amount: Amount) -> Pair:
+    """Operations in an order of each instance's own."""
+    best = {"min_admission": 2048, "max_dispatch_size": 1024, "max_active_keys": 8192}
+    task = _experiment("permutation", 8192, amount, **best)
+    data = task.train.data
+    compiled = amp.compile(permutation_function.permutation, permutation_function.init(KEY), permutation_function.SPEC)
+    return _pair(task, compiled, lambda: permutation.plain(data))
+
+
+def _pair(task: Any, compiled: Compiled, plain: Callable[[], Sequence[Any]]) -> Pair:
+    return Pair(task.graph, lambda: replace(task.train), compiled, plain, task.settings, task.tx)
+
+
+def _experts(amount: Amount, top: int) -> Pair:
+    """A mixture of experts, 32 rows an instance; random data."""
+    rng, sizes, n = np.random.default_rng(0), mixture.Experts(128, 256, 10, top=top, noisy=False), 32
+    plain = [
+        {"x": rng.normal(size=(n, 128)).astype(np.float32), "label": rng.integers(0, 10, n).astype(np.int32)}
+        for _ in range(amount.of(100))
+    ]
+    params = mixture_function.init(KEY, sizes)
+    params["gate"] = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), params["gate"])
+    compiled = amp.compile(mixture_function.mixture_of_experts(sizes), params, mixture_function.spec(sizes))
+    fields = {"i": np.arange(n), "n": np.full(n, n)}
+    columns = lambda: InstanceList([{k: amp.messages(v, **fields) for k, v in one.items()} for one in plain])
+    settings = Settings(max_active_keys=16, min_update_interval=512, max_dispatch_size=512, policy="wavefront")
+    return Pair(mixture.mixture_of_experts(sizes), columns, compiled, lambda: plain, settings, optax.adam(1e-3), params)
+
+
+def _molecules(amount: Amount) -> Pair:
+    """QM9's gated graph network."""
+    task = _experiment("qm9", 1000, amount)
+    data = task.train
+    params = ggnn_function.init_ggnn(KEY, {"readout": ggnn.GatedReadout(100, qm9.N_FEATURES)}, 100, qm9.N_KINDS)
+    compiled = amp.compile(
+        ggnn_function.ggnn_regression, params, ggnn_function.regression_spec(qm9.N_FEATURES, qm9.N_KINDS)
+    )
+    return _of_graphs(task, data, compiled)
+
+
+def _questions(amount: Amount) -> Pair:
+    """BAbI task 15's gated graph network, on generated graphs."""
+    task = _experiment("babi15", 1000, amount, epochs=1)
+    data = replace(task.train.supply, ids=task.train.supply.ids[: task.train.n])
+    params = ggnn_function.init_ggnn(KEY, {"score": ggnn.Score(5, 1)}, 5, babi15.N_KINDS)
+    spec = ggnn_function.selection_spec(1, babi15.N_KINDS)
+    return _of_graphs(task, data, amp.compile(ggnn_function.ggnn_selection, params, spec))
+
+
+def _of_graphs(task: Any, data: GraphInstances, compiled: Compiled) -> Pair:
+    def fresh() -> GraphInstances:
+        """The same graphs, without what was made of them before."""
+        return replace(data, graphs=replace(data.graphs))
+
+    return replace(_pair(task, compiled, lambda: fresh().plain()), adapter=fresh)
+
+
+def _pondering(amount: Amount) -> Pair:
+    """Adaptive computation time; sequences of 1 to 9 random inputs."""
+    rng, sizes = np.random.default_rng(0), act.Ponder(32, 128, 2)
+    plain = [
+        {"x": rng.normal(size=(int(n), 32)).astype(np.float32), "label": np.int32(n % 2)}
+        for n in rng.integers(1, 10, amount.of(500))
+    ]
+    compiled = amp.compile(act_function.act_rnn(sizes), act_function.init(KEY, sizes), act_function.spec(sizes))
+
+    def columns(one: Mapping[str, Any]) -> Any:
+        n, zero = len(one["x"]), np.zeros(1, np.int64)
+        start = amp.messages(np.zeros((1, 128), np.float32), t=zero, length=[n], step=zero, more=zero)
+        return {"x": amp.messages(one["x"], t=np.arange(n), length=np.full(n, n)), "s0": start, "label": one["label"]}
+
+    settings = Settings(max_active_keys=64, min_update_interval=512, max_dispatch_size=512, policy="wavefront")
+    adapter = lambda: InstanceList([columns(one) for one in plain])
+    return Pair(act.act_rnn(sizes), adapter, compiled, lambda: plain, settings, optax.adam(1e-3))
+
+
+PAIRS: Mapping[str, Callable[[Amount], Pair]] = {
+    "list-reduction": partial(_sequences, batch=100),
+    "list-reduction-single": _sequences,
+    "tree-lstm-tai": partial(_trees, kind="tai"),
+    "tree-lstm-fold": partial(_trees, kind="fold"),
+    "tagger": _sentences,
+    "permutation": _shuffles,
+    "mixture-top-1": partial(_experts, top=1),
+    "mixture-top-2": partial(_experts, top=2),
+    "act": _pondering,
+    "qm9": _molecules,
+    "babi15": _questions,
+}
+"""By name, what makes the pair."""
