@@ -32,7 +32,13 @@ def same(one, other):
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("trees", {"weights": "stashed"}), ("questions", {}), ("questions, edge by edge", {}), ("tagger", {})],
+    [
+        ("trees", {"weights": "stashed"}),
+        ("sequences", {"weights": "estimated"}),
+        ("questions", {}),
+        ("questions, edge by edge", {}),
+        ("tagger", {}),
+    ],
 )
 def test_launches(name, options, monkeypatch):
     graph, data = model(name)
