@@ -102,7 +102,7 @@ def delayed(
         their upper levels, `{"embed": 3, "output": 0}`, whose parts are then updated apart, each by a `tx` of its own (`stage_delays` makes
         one for a pipeline); or a `RandomDelay`: at each step one is drawn, and the gradient of so many steps ago is applied, so that some
         are applied twice and some never.
-      sync_updates: So many updates at the beginning have no delay: PipeMare's T3 (Yang et al. 2021, arXiv 1910.05124, §3.3), a
+      sync_updates: So many updates at the beginning have no delay: PipeMare's T3 (Yang et al. 2021, arXiv 1910.05124), a
         synchronous warm-up.
 
     Returns:

@@ -41,9 +41,10 @@ def compensate_delay(
     Memory: `most + 1` copies of the parameters, and one more if it is adaptive.
 
     Args:
-      scale: λ of the paper.
+      scale: λ of the paper. Its authors' settings are far apart: 2 for the adaptive form on CIFAR-10, and 0.04 is the default of MXNet's `DCASGD`.
       most: The largest staleness; older gradients are compensated as if they had this one.
-      adaptive: Divides the scale by the root of a moving mean of squared gradients: DC-ASGD-a (ibid., equation 14).
+      adaptive: Divides the scale by `√(mean + 1e-7)`, of a moving mean of squared gradients: DC-ASGD-a. This one's square is in the mean
+        already, as in the authors' code (Multiverso), which has a mean for each worker; here it is one for each parameter.
       decay: Of that mean.
 
     Returns:
