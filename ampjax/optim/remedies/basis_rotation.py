@@ -40,9 +40,9 @@ def scale_by_rotated_adam(
     asynchronous pipelines, arXiv 2602.03515, uses such a rule under delay). For a matrix gradient G: `N` is the moving mean of the squares
     of `Uᵀ G V`; the step is `U ((Uᵀ M̂ V) / (√N̂ + eps)) Vᵀ` with the moving mean `M` of G, both corrected for their bias; and after it G
     goes into the moving means `L`, `R` of `G Gᵀ` and `Gᵀ G`, whose eigenvectors `U`, `V` are renewed every few updates. So no gradient is looked at in
-    a basis that it has made itself: there it would be diagonal, and what Adam divides elsewhere would be rounding errors. The first gradient makes
-    the first basis and no update. Where SOAP follows the eigenvectors by power iteration, they are computed anew. Other parameters get Adam from
-    the second gradient on. It needs no staleness. Put `optax.scale(-learning_rate)` behind it.
+    a basis that it has made itself: there the first one would be diagonal, and elsewhere Adam would divide rounding errors by their own size. The
+    first gradient makes the first basis and no update. Where SOAP follows the eigenvectors by power iteration, they are computed anew. Other
+    parameters get Adam from the second gradient on. It needs no staleness. Put `optax.scale(-learning_rate)` behind it.
 
     Memory: Adam's, and for a matrix `[m, n]` another `2 m² + 2 n²`.
 
@@ -53,12 +53,11 @@ def scale_by_rotated_adam(
       every: Updates between two decompositions.
 
     Raises:
-      SettingsError: If a decay is outside [0, 1), or `every` below 1.
+      SettingsError: If a decay is outside [0, 1), `eps` not above 0, or `every` below 1.
     """
-    if not (0 <= b1 < 1 and 0 <= b2 < 1 and every >= 1):
-        raise SettingsError(
-            "scale_by_rotated_adam", "decays in [0, 1), `every` >= 1", f"{b1}, {b2}, {every}", "Change them."
-        )
+    if not (0 <= b1 < 1 and 0 <= b2 < 1 and eps > 0 and every >= 1):
+        got = f"{b1}, {b2}, {eps}, {every}"
+        raise SettingsError("scale_by_rotated_adam", "decays in [0, 1), `eps` > 0, `every` >= 1", got, "Change them.")
 
     def init(params: Tree) -> RotationState:
         mu, nu = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))

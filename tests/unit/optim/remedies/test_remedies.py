@@ -267,6 +267,7 @@ def test_parameters_are_asked_for(tx):
         lambda: compensate_spikes(1.0),
         lambda: scale_by_discounted_nadam(1.0),
         lambda: scale_by_rotated_adam(every=0),
+        lambda: scale_by_rotated_adam(eps=0),
     ],
 )
 def test_settings_out_of_their_range(make):
