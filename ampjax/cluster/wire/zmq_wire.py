@@ -69,7 +69,9 @@ class Wire:
         self._context = zmq.Context()
         self._context.setsockopt(zmq.MAX_SOCKETS, 1 << 14)
         self._channels: list[weakref.ref[ZmqChannel]] = []
-        self._lines: list[Line] = []  # a channel may be gone, in a cycle that is being collected, while its socket is not closed yet
+        self._lines: list[
+            Line
+        ] = []  # a channel may be gone, in a cycle that is being collected, while its socket is not closed yet
         self._ended = threading.Event()
         if keys is not None:
             _let_in_only(self._context, keys)

@@ -10,6 +10,7 @@ from support import graphs
 from support.models import model
 
 import ampjax as amp
+from ampjax.drivers.cost import FlopsCost
 from ampjax.errors import DataError, TableError
 from ampjax.ir.nodes import WEIGHTS
 
@@ -50,24 +51,30 @@ def moving():
     return g
 
 
+def cost(plan):
+    """A machine on which a dispatch takes as long as its rows say."""
+    return lambda dispatch: 100 + 7 * dispatch.n_rows
+
+
+def flops(plan):
+    """A machine whose times are added up where dispatches are decided."""
+    return FlopsCost(plan, flops=1e9, latency_ns=500)
+
+
 MODES = {
     "async": {},
     "dispatches of several": {"max_dispatch_size": 4},
     "workers": {"workers": 2, "affinity": "paper"},
+    "many decided in one call": {"workers": 2, "affinity": "paper", "policy": "wavefront", "cost": flops},
     "a budget": {"max_staleness": 2},
     "pipeline": {"mode": "pipeline"},
     "sync": {"mode": "sync"},
 }
 
 
-def cost(plan):
-    """A machine on which a dispatch takes as long as its rows say."""
-    return lambda dispatch: 100 + 7 * dispatch.n_rows
-
-
 def gradient_before(weights, **options):
-    options = {"max_dispatch_size": 1, "max_active_keys": 6, "policy": forward_first, "fuse": False} | options
-    settings = {"weights": weights, "velocity_decay": 0.0, "cost": cost}
+    options = {"max_dispatch_size": 1, "policy": forward_first, "cost": cost} | options
+    settings = {"weights": weights, "velocity_decay": 0.0, "max_active_keys": 6, "fuse": False}
     trainer = amp.Trainer(moving(), optax.sgd(0.125), **settings, **options)
     trainer.fit([{"x": np.float32(1)}] * 32, progress=False)
     return float(trainer.gradients["still"][0]), trainer.statistics
