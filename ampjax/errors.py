@@ -1,6 +1,6 @@
 """Every error that ampjax raises on purpose, each in four parts: where, what was expected, what came, what to do.
 
-A caller's mistake is a `ValueError`; what can't go on at run time is a `RuntimeError`. This module knows nothing of the rest.
+A caller's mistake is a `ValueError`; a failure at run time is a `RuntimeError`. This module imports nothing from the others.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class MessageError(AmpError, ValueError):
 
 
 class SettingsError(AmpError, ValueError):
-    """A setting outside what it can be."""
+    """A setting that is out of its range."""
 
 
 class DataError(AmpError, ValueError):
-    """A data file or data set that is missing, damaged or foreign."""
+    """A data file or data set that is missing, damaged or of another format."""
 
 
 class ParameterError(AmpError, ValueError):
@@ -49,19 +49,19 @@ class TableError(AmpError, ValueError):
 
 
 class EquivalenceError(AmpError, ValueError):
-    """A loss that means something else when a batch is cut over replicas, or random keys that all replicas share."""
+    """A loss with another value when a batch is divided among replicas, or random keys that all replicas share."""
 
 
 class EquivalenceWarning(UserWarning):
-    """What an `EquivalenceError` would say, where the setting is to warn."""
+    """The warning in place of an `EquivalenceError`, if the setting is to warn."""
 
 
 class ServerError(AmpError, RuntimeError):
-    """A server process that has ended, was closed, or could not do what it was asked for."""
+    """A server process that has ended, was closed, or could not carry out a request."""
 
 
 class WireError(AmpError, ValueError):
-    """A message between processes that can't be sent, or frames that came and are no message of ours."""
+    """A message between processes that can't be sent, or received frames that are not a valid message."""
 
 
 class HostError(AmpError, RuntimeError):
@@ -69,23 +69,23 @@ class HostError(AmpError, RuntimeError):
 
 
 class HostDiedError(HostError):
-    """A host whose process has ended, so that what it held is lost."""
+    """A host whose process has ended, so that its parameters and payloads are lost."""
 
 
 class HostUnreachableError(HostError):
-    """A host that gives no sign of life: it hangs, or the network between is cut. Its process may still be there."""
+    """A host that gives no sign of life: it hangs, or the network is interrupted. Its process may still exist."""
 
 
 class LimitError(AmpError, RuntimeError):
-    """A single instance that can't fit within the stated memory limit."""
+    """A single instance that does not fit into the memory limit."""
 
 
 class DeadlockError(AmpError, RuntimeError):
-    """Instances are in flight and nothing can move; lists who waits for what."""
+    """Messages that wait for others that never come; lists which nodes wait for what."""
 
 
 class ReplayError(AmpError, RuntimeError):
-    """A recording that can't be replayed: it is damaged, of another run, or a decision differs; names the first that does."""
+    """A recording that can't be replayed: it is damaged, is of another run, or a decision differs; names the first such decision."""
 
 
 class NumericsError(AmpError, RuntimeError):
@@ -93,12 +93,12 @@ class NumericsError(AmpError, RuntimeError):
 
 
 class NumericsWarning(RuntimeWarning):
-    """The same as a warning, in four parts too: training goes on, but its numbers can't be trusted."""
+    """The warning in place of a `NumericsError`, also in four parts: training continues, but its numbers can't be trusted."""
 
 
 class TuningWarning(UserWarning):
-    """A target that no trial of `amp.tune` has reached, in four parts like an error: its result holds the settings that came closest."""
+    """A target that no trial of `amp.tune` has reached, in four parts like an error; the result has the settings that came closest."""
 
 
 class InvariantError(AmpError, RuntimeError):
-    """A mistake of ours: a law of the scheduler was broken. Carries the message's story."""
+    """A bug in ampjax: a law of the scheduler was broken. Contains the message's story."""

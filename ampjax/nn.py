@@ -1,4 +1,4 @@
-"""A few layers as pure pairs: `init(key) -> params` and `layer(params, x) -> y`, on one message's payload."""
+"""A few layers as pairs of pure functions: `init(key) -> params` and `layer(params, x) -> y`, on one message's payload."""
 
 from __future__ import annotations
 
@@ -110,12 +110,12 @@ class Embed:
 
 @dataclass(frozen=True)
 class TableEmbed:
-    """Rows of an `ampjax.sparse.Table` in host memory: integer ids `[...] -> [..., *row]`. As the body of a PPT only.
+    """Rows of an `ampjax.sparse.Table` in host memory: integer ids `[...] -> [..., *row]`. Only for the body of a PPT.
 
-    A dispatch pulls the rows that it names, each once, and pushes their gradients; the table's own transform updates those rows, when the
-    node's `min_update_interval` says so. So the table may be larger than a device's memory, and lie in mapped files (`folder=`) or at
-    server processes (`processes=`). All nodes of a graph that read one table, copies included, are one set of parameters: gradients add
-    up, and there is one count of rows and one version. Two trainers of one graph train one table.
+    A dispatch pulls the rows that it needs, each once. Their gradients are pushed when the node's `min_update_interval` is reached, and the
+    table's own transform updates the rows. So the table may be larger than a device's memory, and may be in mapped files (`folder=`) or at
+    server processes (`processes=`). All nodes of a graph that read one table, copies included, share its parameters: gradients add
+    up, and there is one count of rows and one version. Two trainers of one graph train the same table.
 
     This is where AMPNet's asynchrony (arXiv:1705.09786) and Parallax's parameter servers (Kim et al., EuroSys 2019, §3) meet.
 
@@ -138,7 +138,7 @@ class TableEmbed:
 
     @property
     def host_table(self) -> Table:
-        """The table, as a PPT finds it."""
+        """The table."""
         return self.table
 
     def init(self, key: jax.Array) -> jax.Array:

@@ -123,7 +123,7 @@ def parse(arguments: Sequence[str]) -> Any:
 
 @dataclass(frozen=True)
 class Bench:
-    """Ours beside other programs, and the engine alone; each has its own --help."""
+    """Compares ampjax with other programs, and measures the engine alone; each bench has its own --help."""
 
 
 def _first(kind: type) -> str:

@@ -32,7 +32,7 @@ from experiments.records import append
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrateOptions:
-    """Predicted over measured throughput of this machine with one worker and with two.
+    """Compares predicted with measured throughput of this machine, with one worker and with two.
 
     A pass measures how long the host and the devices take for each kernel, trains, and predicts the training's throughput from these times with
     the scheduler in virtual time. All three in turn, so that whatever else the machine does hits all of them alike.

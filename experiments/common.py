@@ -69,31 +69,31 @@ class Options:
     """Options of all experiments.
 
     Args:
-      max_active_keys: Instances in flight at most.
-      min_update_interval: Gradient rows that a node accumulates at least before it updates; by default the experiment's choice.
-      max_staleness: How stale a gradient may be that goes into an update, in versions; by default as it comes.
-      weights: The parameters that backward passes use: those of now; of the forward pass; or an estimate of these.
+      max_active_keys: The most instances in flight.
+      min_update_interval: The least number of gradient rows that a node accumulates before it updates; by default the experiment's choice.
+      max_staleness: The largest staleness of a gradient that goes into an update, in versions; by default there is no bound.
+      weights: The parameters that backward passes use: the current ones, those of the forward pass, or an estimate of these.
       replicas: Copies of the layers that do most of the work; they share one network's other layers.
       copies: Copies of the whole network, each on a worker of its own.
       workers: Workers; each has a device of its own.
-      hosts: Processes that the workers are on, at least one worker on each; 0: all are in this one.
+      hosts: The number of processes on which the workers run, each with at least one worker; 0: all run in this process.
       epochs: Epochs at most.
       seed: One seed or several; each is a run of its own.
       mode: `async`: nodes update themselves. `pipeline`: max-active-keys instances, then an update. `sync`: one instance, then an update.
       data_dir: Folder with data files; else the environment variable AMPJAX_DATA, else a download. Not read where data are generated.
       synthetic: Generated data in place of files.
-      full: All that the data folder holds, at the paper's settings; it changes nothing where the defaults are that already.
+      full: Use all data of the folder and the paper's settings; this has no effect if they are the defaults.
       json: File to which a JSON object is appended for each epoch, as it ends.
       out: Folder for history, convergence plot and Gantt chart; by default runs/EXPERIMENT.
       policy: Which messages a worker takes next: `balanced`, `backward_first`, `largest`, `wavefront` or
         `one_forward_one_backward`.
-      min_admission: Instances enter when there is room for so many at once (max-active-keys, if that is fewer).
+      min_admission: Instances are admitted when there is room for so many at once (or for max-active-keys, if that is fewer).
       group_by_size: Instances of about the same size follow one another, so many at a time; 1 takes all in random order.
       max_dispatch_size: Messages (rows, where messages are ragged) in one dispatch at most; 1 is the paper's Algorithm 1.
       replica_sync: How replicas are kept together: `epoch`, `none`, `every_k:K` or `message:K` (K: updates between).
       flops: Train in the virtual time of a machine whose workers have devices of so many operations per second each (the paper's has 1e12):
         fully connected layers take their flops' time. By default, this machine and its time.
-      rest: With `flops`: what everything else takes on that machine: `none`, or as long as `measured` on this one (the paper's table 3).
+      rest: With `flops`: the time of everything else on that machine: `none`, or as `measured` on this one (the paper's table 3).
       profile: With `--rest measured`: the file of measured times. It is read if it is there, else measured and written; so what was measured while nothing
         else ran can be used again at any time.
       target: Validation accuracy (for regression: error) to reach.

@@ -29,7 +29,7 @@ class Recipe:
       n_train: Training instances.
       epochs: Epochs at most.
       learning_rate: Adam's.
-      in_flight: Instances in flight at most. Where values are read back, more of them fill the dispatches that wait for a value.
+      in_flight: The most instances in flight. Where values are read back, more of them fill the dispatches that wait for a value.
     """
 
     data: str
@@ -80,7 +80,7 @@ class FunctionsOptions(Options):
       target: Validation accuracy to reach.
       batch: Instances whose gradient rows make an update.
       learning_rate: Adam's.
-      max_active_keys: Instances in flight at most.
+      max_active_keys: The most instances in flight.
     """
 
     name: Positional[Name]

@@ -36,12 +36,11 @@ class ListReductionOptions(Options):
       n_train: Training sequences.
       n_valid: Validation sequences.
       hidden: Features of embedding and hidden state.
-      table: The embedding lies in a table in host memory, where it is updated, in place of a node's parameters on a device.
-      learning_rate: Adam's, at the start; it falls to 0 along a cosine over all epochs.
-      epochs: Epochs at most; the learning rate's decay is laid out over as many.
-      policy: Which messages a worker takes next. Backward first and small dispatches of the oldest instances keep staleness near 2 updates
-        even with 16 buckets in flight, where larger dispatches train faster by the second and need more epochs.
-      max_dispatch_size: Messages in one dispatch at most.
+      table: Keep the embedding in a table in host memory, where it is updated, and not in a node's parameters on a device.
+      learning_rate: The initial learning rate of Adam; it falls to 0 along a cosine over all epochs.
+      epochs: The most epochs; the learning rate decays over as many.
+      policy: The policy by which a worker chooses its next messages. `backward_first` with small dispatches of the oldest instances keeps staleness near 2 updates even with 16 buckets in flight; larger dispatches train more examples a second, but need more epochs.
+      max_dispatch_size: The most messages in one dispatch.
       replica_sync: How replicas are kept together: `epoch`, `none`, `every_k:K`, `message:K`, or `auto`: at the end of each epoch for two
         replicas, every 10 updates for more, which drift apart within an epoch otherwise.
     """

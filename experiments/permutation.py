@@ -28,7 +28,7 @@ class PermutationOptions(Options):
       hidden: Features of the state.
       batch: Instances whose gradient rows make an update.
       learning_rate: Adam's.
-      max_active_keys: Instances in flight at most.
+      max_active_keys: The most instances in flight.
       replicas: Copies of each operation.
     """
 

@@ -30,10 +30,10 @@ class Qm9Options(Options):
       hidden: Features of an atom's state.
       steps: Propagation steps.
       batch: Molecules whose gradient rows make an update.
-      learning_rate: Adam's, at the start; it falls to 0 along a cosine over all epochs.
+      learning_rate: The initial learning rate of Adam; it falls to 0 along a cosine over all epochs.
       max_active_keys: Molecules in flight at most.
       max_dispatch_size: Rows in one dispatch at most: a molecule has about 18 atoms and 37 directed bonds.
-      epochs: Epochs at most; the learning rate's decay is laid out over as many.
+      epochs: The most epochs; the learning rate decays over as many.
       replicas: Copies of each edge map and of the gated unit.
       target: Validation error to reach.
     """

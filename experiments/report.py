@@ -28,7 +28,7 @@ Setting = tuple[str, str, int, str]
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions:
-    """A row for each setting, medians over seeds, as a Markdown table. Of a run that was made twice, the last one counts.
+    """Makes a Markdown table with a row for each setting, with medians over seeds. If a run was made twice, the last one counts.
 
     Seconds are those of training and validation, after the paper's protocol (Appendix C): epochs x (n_train / train_per_s + n_valid / valid_per_s);
     start and compilation are not in them. A run that did not reach the target counts as infinitely late.

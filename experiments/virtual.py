@@ -34,7 +34,7 @@ class VirtualOptions:
       flops: Operations per second of a device; fully connected layers take their flops' time, all else none.
       n: Sequences.
       min_update_interval: Gradient rows that a node accumulates at least.
-      max_dispatch_size: Messages in one dispatch at most.
+      max_dispatch_size: The most messages in one dispatch.
       seed: Of the data.
       json: File to which a JSON object is appended for each row.
       out: Folder for a Gantt chart of the first few buckets, for each number of replicas; none by default.

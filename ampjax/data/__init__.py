@@ -1,4 +1,4 @@
-"""Data sets: real file formats and generators, one module for each, all giving `ampjax.Instances` or batches."""
+"""Data sets, one module for each: readers of real file formats, and generators; all give `ampjax.Instances` or batches."""
 
 from ampjax.data import (
     babi15,

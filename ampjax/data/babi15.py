@@ -64,6 +64,9 @@ class Questions:
 
         Args:
           other: The other questions.
+
+        Returns:
+          All questions, with their graphs and answers.
         """
         asked, answers = (np.concatenate(pair) for pair in ((self.asked, other.asked), (self.answers, other.answers)))
         return Questions(Graphs.joined(self.graphs, other.graphs), asked, answers)
@@ -90,12 +93,12 @@ class Questions:
 
 @dataclass(frozen=True, eq=False)
 class Fresh:
-    """A window of `n` instances that moves on at each epoch: fresh samples, until the supply has been used up and starts anew.
+    """A window of `n` instances that moves on with each epoch: each epoch has new samples, until the supply ends and starts again.
 
     Args:
       supply: All instances.
-      n: Instances in the window, an epoch.
-      start: Where it stands.
+      n: Instances in the window, so in an epoch.
+      start: The position of the window's first instance.
 
     Raises:
       SettingsError: If `n` is below 1 or above the supply.
@@ -114,7 +117,7 @@ class Fresh:
         return self.n
 
     def reshuffle(self, rng: np.random.Generator) -> Fresh:
-        """Gives the next window; this object, which may still be in use, stays as it is.
+        """Gives the next window; this object, which may still be in use, does not change.
 
         Args:
           rng: Not used: the order of the supply is fixed.
@@ -173,10 +176,10 @@ def generate(n: int, n_nodes: int = N_NODES, seed: int | np.random.SeedSequence 
 
 
 def load(data_dir: str | os.PathLike[str] | None = None, fold: int = 1) -> tuple[Questions, Questions]:
-    """The training and the test questions of one fold.
+    """Loads the training and the test questions of one fold.
 
     Args:
-      data_dir: The folder that holds `babi15` (or what is in it); else `AMPJAX_DATA`.
+      data_dir: The folder that holds `babi15`, or the content of that folder; by default the one that `AMPJAX_DATA` names.
       fold: 1 to 10.
 
     Returns:
@@ -195,7 +198,7 @@ def read(
     edge_types: str | os.PathLike[str],
     question_types: str | os.PathLike[str],
 ) -> Questions:
-    """The questions of one file, with the numbers that the id files give.
+    """Reads the questions of one file, with the numbers that the id files give.
 
     Args:
       graphs: The graphs with their questions.

@@ -24,7 +24,7 @@ _MOST_PARTS = 16
 
 
 def table(path: str | os.PathLike[str], vocabulary: Sequence[str], features: int) -> Callable[[jax.Array], jax.Array]:
-    """From a PRNG key to a table with a row for each word: its vector, or uniform within 0.05 where the file has none.
+    """Makes the initialiser of a table with a row for each word: its vector, or uniform within 0.05 if the file has none.
 
     Args:
       path: The file; only the vocabulary's words are kept, so it may be large.

@@ -18,10 +18,10 @@ ENCODINGS = ("collect", "flatmap")
 
 @dataclass(frozen=True, eq=False)
 class Graphs:
-    """Directed graphs as columns; an edge without direction is two edges.
+    """Directed graphs as columns; an undirected edge is two edges.
 
-    A node has two numbers: one within its graph, from 0, and a global one, `node_ptr[graph]` more. The edges stand in the order of
-    their senders, so those of one sender are neighbours.
+    A node has two numbers: one within its graph, from 0, and a global one, which is larger by `node_ptr[graph]`. Edges are sorted by sender,
+    so those of one sender are neighbours.
 
     Args:
       node_ptr: `[n + 1]`: graph `i` has the nodes `node_ptr[i] ... node_ptr[i + 1] - 1`.
@@ -46,6 +46,9 @@ class Graphs:
           node_ptr: `[n + 1]`, as in the class.
           edges: `[edges, 4]`: each edge's graph, sender and receiver (numbers within the graph), and kind.
           n_kinds: Kinds of edges.
+
+        Returns:
+          The graphs, with edges sorted by sender.
 
         Raises:
           DataError: If an edge leaves its graph, or a kind is out of range.
@@ -72,6 +75,9 @@ class Graphs:
         Args:
           one: The first.
           other: The second.
+
+        Returns:
+          All graphs.
 
         Raises:
           DataError: If they differ in their number of edge kinds.
@@ -125,6 +131,9 @@ class Graphs:
 
         Args:
           i: The graph's number.
+
+        Returns:
+          The maps; the same object on each call.
         """
         if i not in self._topologies:
             first, end = self.node_ptr[i], self.node_ptr[i + 1]
@@ -145,7 +154,7 @@ class GraphInstances:
 
     Args:
       graphs: The graphs.
-      ids: `[n]`: those that belong to this data set.
+      ids: `[n]`: the graphs that belong to this data set.
       nodes: By pump, a row for each node of all graphs: `[nodes, *shape]`.
       targets: By pump, a row for each graph, without state fields: `[len(graphs), *shape]`.
       encoding: `collect` or `flatmap`.
@@ -167,7 +176,11 @@ class GraphInstances:
         return len(self.ids)
 
     def plain(self) -> list[dict[str, Any]]:
-        """The instances as dictionaries, for models that are functions: rows of nodes, targets, and `edges`; views of the columns."""
+        """Gives the instances as dictionaries of node rows, targets and `edges`, for models that are functions.
+
+        Returns:
+          A dictionary for each instance, of views `[rows, ...]` of the columns.
+        """
         graphs, ids = self.graphs, self.ids
         first, end = graphs.node_ptr[ids], graphs.node_ptr[ids + 1]
         senders, receivers, kinds = (x.astype(np.int32) for x in (graphs.senders, graphs.receivers, graphs.kinds))

@@ -34,11 +34,11 @@ _DAMAGE = (OSError, ValueError, SyntaxError, LookupError, TypeError, EOFError, O
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Folder:
-    """The image files below `path`, labelled by the folders that they lie in: `path/class/.../file`.
+    """The image files below `path`, labelled by their folders: `path/class/.../file`.
 
     Args:
       path: The folder with a folder for each class.
-      size: Height and width that images get: scaled so that the shorter side fits, then cut at the centre.
+      size: Height and width of the images: they are scaled so that the shorter side fits, then cropped at the centre.
 
     Raises:
       SettingsError: If `size` is below 1.
@@ -79,7 +79,7 @@ class Folder:
         return f"Folder({len(self)} images of {len(self.classes)} classes, {self.size} × {self.size})"
 
     def read(self, ids: np.ndarray) -> Float[np.ndarray, "n size size 3"]:
-        """Some images, standardised.
+        """Reads some images and standardises them.
 
         Args:
           ids: `[n]`, each in `[0, len(self))`.
@@ -124,7 +124,7 @@ class Images:
 
 
 def synthetic(n: int, size: int = 32, classes: int = 10, noise: float = 0.5, seed: int = 0) -> Images:
-    """Images that need no files: a coarse pattern of colours for each class, plus noise on every pixel.
+    """Draws images that need no files: a coarse pattern of colours for each class, plus noise on every pixel.
 
     Args:
       n: How many.
@@ -150,7 +150,7 @@ def synthetic(n: int, size: int = 32, classes: int = 10, noise: float = 0.5, see
 
 @dataclass(frozen=True)
 class Batches:
-    """Batches of images; those that do not fill the last one are left for another epoch.
+    """Batches of images; an epoch leaves out the images that do not fill a whole batch.
 
     Args:
       data: A `Folder` or `Images`.

@@ -116,7 +116,7 @@ class Sequences:
     Args:
       data: The sequences.
       hidden: Features of the hidden state.
-      whole: The pump `tokens` is ragged, as in the paper's figure 2: one message of L rows, with `length` = L alone.
+      whole: Whether the pump `tokens` is ragged, as in the paper's figure 2: one message of L rows, with `length` = L as its only field.
 
     Raises:
       SettingsError: If `hidden` is below 1.
@@ -208,11 +208,11 @@ class Buckets:
 
     @property
     def n_examples(self) -> int:
-        """Real sequences in all instances: what throughput is counted in."""
+        """The number of real sequences in all instances, for throughput."""
         return len(self.data)
 
     def reshuffle(self, rng: np.random.Generator) -> Buckets:
-        """Puts the same sequences into newly drawn buckets; this object, which may still be in use, stays as it is.
+        """Puts the same sequences into newly drawn buckets; this object, which may still be in use, does not change.
 
         Args:
           rng: Draws.

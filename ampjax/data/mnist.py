@@ -62,10 +62,10 @@ class Digits:
 
 
 def load(data_dir: str | os.PathLike[str] | None = None) -> tuple[Digits, Digits]:
-    """MNIST as `(train, valid)`: 60,000 and 10,000 images.
+    """Loads MNIST: 60,000 training and 10,000 validation images.
 
     Args:
-      data_dir: The folder with the four files; else `AMPJAX_DATA`, else the cache, else a download (see `files.find`).
+      data_dir: The folder with the four files; else `AMPJAX_DATA`, else the cache, else a download (see `readers.data_files.find`).
 
     Returns:
       The training and the validation (MNIST's test) images.
@@ -79,7 +79,7 @@ def load(data_dir: str | os.PathLike[str] | None = None) -> tuple[Digits, Digits
 
 
 def synthetic(n_train: int = 6000, n_valid: int = 1000, seed: int = 0) -> tuple[Digits, Digits]:
-    """A twin of MNIST that needs no files: one prototype image for each class, plus noise on every pixel.
+    """Draws a twin of MNIST that needs no files: one prototype image for each class, plus noise on every pixel.
 
     Args:
       n_train: Training images.
@@ -87,7 +87,7 @@ def synthetic(n_train: int = 6000, n_valid: int = 1000, seed: int = 0) -> tuple[
       seed: Same seed, same images.
 
     Returns:
-      `(train, valid)`, shapes, types and scale as from `load`; a linear classifier can learn it.
+      `(train, valid)`, with shapes, dtypes and scale as from `load`; a linear classifier can learn it.
 
     Raises:
       SettingsError: If a count is below 1.
@@ -141,7 +141,7 @@ class Batches:
         return len(self.data)
 
     def reshuffle(self, rng: np.random.Generator) -> Batches:
-        """Puts the same images into newly drawn batches; this object, which may still be in use, stays as it is.
+        """Puts the same images into newly drawn batches; this object, which may still be in use, does not change.
 
         Args:
           rng: Draws.

@@ -40,8 +40,8 @@ class Multi30k:
       train: 29,000 pairs.
       valid: 1,014 pairs.
       test: 1,000 pairs, of 2016.
-      source_vocabulary: Of the language that is read.
-      target_vocabulary: Of the language that is written.
+      source_vocabulary: The vocabulary of the source language.
+      target_vocabulary: The vocabulary of the target language.
     """
 
     train: Pairs
@@ -62,10 +62,10 @@ def load(
 
     Args:
       data_dir: The folder with the six files (or with a folder `multi30k/tok` that holds them); else `AMPJAX_DATA`.
-      source: The language that is read, `en` or `de`; the other is written.
-      size: Words of a vocabulary at most.
+      source: The source language, `en` or `de`; the other is the target.
+      size: The most words of a vocabulary.
       min_count: Rarer words are unknown.
-      n_train: Only so many training pairs, the first ones; they alone make the vocabularies.
+      n_train: The number of training pairs, taken from the beginning; they alone make the vocabularies.
 
     Returns:
       The pairs of the three files, and the vocabularies of the training pairs.

@@ -46,6 +46,9 @@ class Sentences:
 
         Args:
           sentences: For each sentence, the numbers of its words.
+
+        Returns:
+          The sentences as columns.
         """
         ptr = np.cumsum([0, *map(len, sentences)])
         return cls(ptr, np.fromiter((i for words in sentences for i in words), np.int32, int(ptr[-1])))
@@ -83,8 +86,8 @@ class Pairs:
     """Sentences and their translations.
 
     Args:
-      source: What is read.
-      target: What is written, as many sentences.
+      source: Sentences of the source language.
+      target: As many sentences of the target language.
 
     Raises:
       DataError: If they are not equally many.
@@ -119,7 +122,7 @@ class PairBatches:
     Args:
       pairs: The pairs.
       batch: Rows of a batch.
-      max_length: Words of a sentence at most.
+      max_length: The most words of a sentence.
       n_buckets: Buckets, equally wide.
       seed: Of the order and of the seeds in the batches.
 
@@ -157,7 +160,7 @@ class PairBatches:
 
     @property
     def n_pairs(self) -> int:
-        """Pairs of an epoch, those left out not counted."""
+        """The number of pairs in an epoch, without those that are left out."""
         return sum(len(ids) for _, ids in self._buckets)
 
     def epoch(self, number: int = 0) -> Iterator[dict[str, np.ndarray]]:
@@ -182,6 +185,9 @@ class PairBatches:
         Args:
           ids: Places of pairs, -1 for empty rows.
           width: Words of its longest sentence at most.
+
+        Returns:
+          Int32 arrays by name: `source` `[n, width]`, `target_in` and `target_out` `[n, width + 1]`, both lengths and `pair` `[n]`; empty rows are padding.
         """
         source, target, present = self.pairs.source, self.pairs.target, ids >= 0
         out = target.padded(ids, width + 1)

@@ -1,7 +1,7 @@
-"""Shuffles in an order of each instance's own: synthetic data where every instance takes another way through the network.
+"""Shuffles in an order that each instance has of its own: synthetic data where every instance takes another path through the network.
 
-A row of digits goes through K fixed shuffles of their places, each once, in an order drawn for the instance; the label is the digit that
-then stands first. There are more orders than instances, so hardly two instances have the same order (the case of AMPNet's ICLR version,
+A row of digits goes through K fixed shuffles, each once, in an order drawn for the instance; the label is the digit that is first in the
+end. There are more orders than instances, so hardly any two instances have the same order (the case of AMPNet's ICLR version,
 section 7).
 """
 
@@ -24,12 +24,12 @@ MOST = 12
 
 @dataclass(frozen=True)
 class Shuffles:
-    """Rows of digits with their ways and labels, as columns.
+    """Rows of digits with their orders and labels, as columns.
 
     Args:
       digits: `[n, 6]` int32, 0 to 9.
       orders: `[n, K]`: a permutation of the K operations for each instance.
-      labels: `[n]` int32: the digit that stands first in the end.
+      labels: `[n]` int32: the digit that is first in the end.
 
     Raises:
       DataError: If the columns disagree in their number of instances, or an order is no permutation.
@@ -60,7 +60,7 @@ class Shuffles:
 
 
 def generate(n: int, n_operations: int = 8, seed: int | np.random.SeedSequence = 0) -> Shuffles:
-    """Draws digits and orders, and does the operations; operation `k` is the same for every seed.
+    """Draws digits and orders, and applies the operations; operation `k` is the same for every seed.
 
     Args:
       n: How many instances.
@@ -90,13 +90,13 @@ def generate(n: int, n_operations: int = 8, seed: int | np.random.SeedSequence =
 
 
 def shuffles(n_operations: int) -> np.ndarray:
-    """Draws the shuffles that the operations do; they are the same for every seed.
+    """Draws the shuffle of each operation; they are the same for every seed.
 
     Args:
       n_operations: K.
 
     Returns:
-      `[K, 6]`: from which place each place takes its digit, by operation.
+      `[K, 6]`: for each operation and place, the place that the digit comes from.
     """
     return np.stack([np.random.default_rng(k).permutation(N_PLACES) for k in range(n_operations)])
 

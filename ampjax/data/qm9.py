@@ -75,8 +75,8 @@ class Split:
     Args:
       train: Training instances.
       valid: Validation instances.
-      mean: Of mu over the training molecules, debye.
-      std: Likewise its standard deviation: an error in the target's unit, times this, is in debye.
+      mean: The mean of mu over the training molecules, in debye.
+      std: The standard deviation of mu over the training molecules, in debye: an error in the target's unit times this is in debye.
     """
 
     train: GraphInstances
@@ -157,7 +157,7 @@ def split(
 
 
 def synthetic(n: int = 1000, seed: int = 0) -> Molecules:
-    """Random molecules whose mu follows from the graph: a twin for runs without data.
+    """Draws random molecules whose mu follows from the graph: a twin for runs without data.
 
     A molecule is a random tree of 1 to 12 atoms, sometimes with one bond more. Each bond adds its order (1.5 for an aromatic one) times the
     difference of its atoms' atomic numbers, over 10, to mu.

@@ -33,7 +33,7 @@ LEFT, RIGHT, ROOT = 0, 1, 2
 
 @dataclass(frozen=True)
 class Trees:
-    """Trees as columns. The nodes of a tree stand one after the other, children before parents, so its root stands last.
+    """Trees as columns. The nodes of a tree are consecutive, children before parents, so its root is last.
 
     Args:
       ptr: `[n + 1]`: tree `i` has the nodes `ptr[i] ... ptr[i + 1] - 1`.
@@ -64,7 +64,7 @@ class Trees:
 
 
 def load(data_dir: str | os.PathLike[str] | None = None, min_count: int = 1) -> tuple[Trees, Trees]:
-    """The training and the development trees.
+    """Loads the training and the development trees.
 
     Args:
       data_dir: The folder with `train.txt` and `dev.txt` (or with a folder `sst` that holds them); else `AMPJAX_DATA`.
@@ -90,6 +90,9 @@ def read_trees(path: str | os.PathLike[str], vocabulary: Sequence[str] | None = 
       path: The file.
       vocabulary: The words that get numbers; None for those of the file itself.
 
+    Returns:
+      The trees.
+
     Raises:
       DataError: As `load`.
     """
@@ -99,9 +102,9 @@ def read_trees(path: str | os.PathLike[str], vocabulary: Sequence[str] | None = 
 
 
 def synthetic(n_train: int = 1000, n_valid: int = 200, seed: int = 0) -> tuple[Trees, Trees]:
-    """Trees of random shape whose labels follow from their words: a twin for runs without data.
+    """Draws trees of random shape whose labels follow from their words: a twin for runs without data.
 
-    Half of the 100 words carry a sentiment from -2 to 2; `not`-like words on the left turn a phrase's sentiment around. A node's label is
+    Half of the 100 words carry a sentiment from -2 to 2; words like `not` on the left reverse a phrase's sentiment. A node's label is
     the clipped sum of its children's sentiments.
 
     Args:
@@ -125,10 +128,10 @@ class TreeInstances:
     """Instances of one tree each (`ampjax.ir.instances.Instances`).
 
     A message's state says where it goes: `at` is the node that it belongs to, `up` that node's parent (-1 at the root), `side` whether it
-    is the left (0) or the right (1) child there, or the root (2).
+    is the left (0) or the right (1) child of the parent, or the root (2).
 
-    Pumps, all with these fields: `words`, shape `()` int32, one message for each leaf; `branches`, shape `()` int32 (zeros that nobody
-    reads), one for each branch; `labels`, shape `(2,)` int32, one for each node: its label, and 1 for a root or else 0.
+    Pumps, all with these fields: `words`, shape `()` int32, one message for each leaf; `branches`, shape `()` int32 (zeros that are not
+    used), one for each branch; `labels`, shape `(2,)` int32, one for each node: its label, and 1 for a root or else 0.
 
     Args:
       data: The trees.

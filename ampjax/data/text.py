@@ -24,13 +24,13 @@ SPECIAL = ("<unk>", "<s>", "</s>")
 
 @dataclass(frozen=True, repr=False)
 class Vocabulary:
-    """Numbers of words: the special ones first, then the most frequent first, as a log-uniform sampler wants them.
+    """Numbers of words: the special words come first, then the others by falling frequency, as a log-uniform sampler needs.
 
     Args:
       words: The words; a word's number is its place.
 
     Raises:
-      DataError: If the special words are not the first three, or a word stands twice.
+      DataError: If the special words are not the first three, or a word occurs twice.
     """
 
     words: Sequence[str]
@@ -50,12 +50,15 @@ class Vocabulary:
 
     @classmethod
     def of(cls, counts: Mapping[str, int], size: int | None = None, min_count: int = 1) -> Vocabulary:
-        """Makes a vocabulary of the most frequent words; those that are equally frequent are ordered by their letters.
+        """Makes a vocabulary of the most frequent words; equally frequent ones are sorted alphabetically.
 
         Args:
           counts: How often each word was seen.
-          size: How many words at most, the special ones included.
+          size: The most words, the special ones included.
           min_count: Words seen less often are left out.
+
+        Returns:
+          The vocabulary; the special words come first.
 
         Raises:
           SettingsError: If `min_count` is below 1, or `size` leaves no room for a word.
@@ -66,10 +69,13 @@ class Vocabulary:
         return cls((*SPECIAL, *kept)[:size])
 
     def encode(self, words: Iterable[str]) -> list[int]:
-        """Gives the numbers of words; `UNKNOWN` for those that it lacks.
+        """Gives the numbers of words; `UNKNOWN` for words that are not in the vocabulary.
 
         Args:
           words: The words.
+
+        Returns:
+          A number for each word.
         """
         return [self.numbers.get(word, UNKNOWN) for word in words]
 
@@ -78,6 +84,9 @@ class Vocabulary:
 
         Args:
           ids: The numbers.
+
+        Returns:
+          The words.
         """
         words = []
         for i in ids:
@@ -99,6 +108,9 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[list[str]]:
     Args:
       path: The file.
 
+    Returns:
+      A list of tokens for each line, one at a time.
+
     Raises:
       DataError: If the file can't be read, is a damaged gzip file, or a line is no text in UTF-8; names the line. Or if there are many
         words and not one line end.
@@ -111,12 +123,12 @@ def read_lines(path: str | os.PathLike[str]) -> Iterator[list[str]]:
 def load(
     *paths: str | os.PathLike[str], vocabulary: Vocabulary | None = None, size: int | None = None
 ) -> tuple[Int[np.ndarray, " n"], Vocabulary]:
-    """The tokens of some files, one after the other, as numbers; every line that has tokens ends with `END`.
+    """Loads the tokens of some files, one after the other, as numbers; every line that has tokens ends with `END`.
 
     Args:
       *paths: The files.
-      vocabulary: That of the training text; by default that of these files.
-      size: Words of the vocabulary at most, where it is made.
+      vocabulary: The vocabulary of the training text; by default it is made of these files.
+      size: The most words of a vocabulary that is made.
 
     Returns:
       `[n]` int32, and the vocabulary.
@@ -140,15 +152,15 @@ def load(
 
 @dataclass(frozen=True)
 class Contiguous:
-    """Batches for a language model whose state is carried over: row `b` of a batch goes on where row `b` of the batch before ended.
+    """Batches for a language model that keeps its state: row `b` of a batch continues row `b` of the batch before.
 
-    The text is cut into as many equal parts as a batch has rows; what is left over at the end is not used.
+    The text is cut into as many equal parts as a batch has rows; the rest at its end is not used.
 
     Args:
       ids: `[n]`, the text.
       batch: Rows of a batch.
       steps: Words of a row in a batch.
-      seed: Of the seeds in the batches.
+      seed: The seed of the seeds in the batches.
 
     Raises:
       SettingsError: If `batch` or `steps` is below 1.

@@ -45,7 +45,7 @@ class Vocabulary:
 
     Args:
       counts: How often each word was seen.
-      more_than: Words seen more often than that are frequent.
+      more_than: Words that were seen more often than this are frequent.
     """
 
     counts: Mapping[str, int]
@@ -75,10 +75,10 @@ class Sentences:
       tags: `[words]` int32: numbers in `TAGS`.
       char_ptr: `[words + 1]`: word `j` is spelled with the characters `char_ptr[j] ... char_ptr[j + 1] - 1`, none for a frequent word.
       characters: `[characters]` int32: numbers in `vocabulary`.
-      vocabulary: Of the training sentences.
+      vocabulary: The vocabulary of the training sentences.
 
     Raises:
-      DataError: If the columns do not fit each other, a sentence has no words, or words are not either frequent or spelled.
+      DataError: If the columns do not fit each other, a sentence has no words, or a word is neither frequent nor spelled, or both.
     """
 
     ptr: np.ndarray
@@ -115,12 +115,12 @@ class Sentences:
 def load(
     data_dir: str | os.PathLike[str] | None = None, n_train: int | None = None, n_valid: int | None = None
 ) -> tuple[Sentences, Sentences]:
-    """The training and the development sentences.
+    """Loads the training and the development sentences.
 
     Args:
       data_dir: The folder with `train.txt` and `dev.txt` (or with a folder `wikiner_en` that holds them); else `AMPJAX_DATA`.
-      n_train: Only so many training sentences, the first ones; they alone make the vocabulary.
-      n_valid: Only so many development sentences, the first ones.
+      n_train: The number of training sentences, taken from the beginning; they alone make the vocabulary.
+      n_valid: The number of development sentences, taken from the beginning.
 
     Returns:
       `(train, valid)`, with the vocabulary of the training sentences.
@@ -142,6 +142,9 @@ def read_sentences(path: str | os.PathLike[str], vocabulary: Vocabulary | None =
       path: The file.
       vocabulary: The words that get numbers; None for those of the file itself.
 
+    Returns:
+      The sentences as columns.
+
     Raises:
       DataError: As `load`.
     """
@@ -150,10 +153,10 @@ def read_sentences(path: str | os.PathLike[str], vocabulary: Vocabulary | None =
 
 
 def synthetic(n_train: int = 1000, n_valid: int = 200, seed: int = 0) -> tuple[Sentences, Sentences]:
-    """Sentences whose tags follow from words, neighbours and spelling: a twin for runs without data.
+    """Draws sentences whose tags follow from words, neighbours and spelling: a twin for runs without data.
 
-    A frequent name is a person after a title, else an organisation before `inc`, else a place. Rare words are random letters with an ending
-    that tells: `ov` a person, `ia` a place, `ism` nothing. All other words are outside of entities.
+    A frequent name is a person after a title, else an organisation before `inc`, else a place. Rare words are random letters whose ending
+    shows the tag: `ov` a person, `ia` a place, `ism` no entity. All other words are outside entities.
 
     Args:
       n_train: Training sentences.
@@ -191,7 +194,7 @@ class SentenceInstances:
 
     @property
     def sizes(self) -> np.ndarray:
-        """`[n]`: words of each sentence, the steps that its LSTMs take one after the other."""
+        """`[n]`: the number of words in each sentence, so of steps that its LSTMs take one after the other."""
         return np.diff(self.data.ptr)
 
     def __len__(self) -> int:

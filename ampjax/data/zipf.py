@@ -19,7 +19,7 @@ def probabilities(vocabulary: int, alpha: float = 1.0) -> Float[np.ndarray, " vo
 
     Args:
       vocabulary: Number of words.
-      alpha: Exponent of Zipf's law; 0 makes all words as likely.
+      alpha: Exponent of Zipf's law; 0 makes all words equally likely.
 
     Returns:
       `[vocabulary]` float64; they add up to 1.
@@ -37,17 +37,17 @@ def probabilities(vocabulary: int, alpha: float = 1.0) -> Float[np.ndarray, " vo
 def tokens(
     n: int, vocabulary: int, alpha: float = 1.0, copy: float = 0.0, lag: int = 5, seed: int = 0
 ) -> Int[np.ndarray, " n"]:
-    """A text for a language model.
+    """Draws a text for a language model.
 
-    With probability `copy` a word repeats the one `lag` places before, else it is drawn anew. Every word follows Zipf's law either way,
-    and a model can learn to copy.
+    With probability `copy` a word repeats the one `lag` places before, else it is drawn anew. In both cases words follow Zipf's law, and a
+    model can learn to copy.
 
     Args:
       n: Words of the text.
       vocabulary: Different words; word 0 is the most frequent one.
       alpha: Zipf's exponent.
-      copy: How likely a word is a copy.
-      lag: From how far back.
+      copy: The probability that a word is a copy.
+      lag: The distance to the word that is copied.
       seed: Same seed, same text.
 
     Returns:
@@ -70,11 +70,11 @@ def tokens(
 
 
 def pairs(n: int, vocabulary: int, alpha: float = 1.0, max_length: int = 10, seed: int = 0) -> Pairs:
-    """Pairs for a translation model: each word has one translation, and the target is in reverse order.
+    """Draws pairs for a translation model: each word has one translation, and the target is in reverse order.
 
     Args:
       n: Pairs.
-      vocabulary: Words of either language, the special ones of `ampjax.data.text` included, which do not occur.
+      vocabulary: Words of each language; this includes the special words of `ampjax.data.text`, which do not occur.
       alpha: Zipf's exponent of the source.
       max_length: Lengths are uniform from 1 to this.
       seed: Of the pairs; the dictionary is the same for all seeds.

@@ -31,11 +31,11 @@ _window: collections.deque[jax.Array] = collections.deque()
 
 
 def average(replicas: Sequence[Tree], devices: Sequence[Device] | None = None) -> list[Tree]:
-    """The mean of n replicas' parameters, once for each replica, on its device.
+    """Averages n replicas' parameters; each replica gets the mean on its device.
 
     Any number of replicas may share a device: their sum is formed there first. Half-precision leaves are averaged in
     float32. Leaves that are not floats (counts, ids, PRNG keys) have no mean: each replica keeps its own.
-    Returns as soon as the work is issued, unless `MAX_OUTSTANDING` collectives are waiting.
+    The function returns as soon as the work is issued, unless `MAX_OUTSTANDING` collectives are waiting.
 
     Args:
       replicas: n >= 1 pytrees of one structure, with equal shapes and dtypes. Not donated: they stay valid.
@@ -69,11 +69,11 @@ def average(replicas: Sequence[Tree], devices: Sequence[Device] | None = None) -
 
 
 def all_reduce_sum(trees: Sequence[Tree], devices: Sequence[Device]) -> list[Tree]:
-    """The sum of n pytrees, once for each of them, on its device.
+    """Sums n pytrees on n devices; each device gets the sum.
 
-    By `jax.pmap` and `jax.lax.psum`: `pmap` is in maintenance mode, and `shard_map`, its successor, would take its place in here. Trees
-    that share a device are summed there first; then one collective runs over the distinct devices. Collectives are issued one at a time, so
-    that all devices see them in one order.
+    Trees that share a device are summed there first; then one collective runs over the distinct devices. Collectives are issued one at a
+    time, so that all devices see them in the same order. It uses `jax.pmap` and `jax.lax.psum`; `pmap` is in maintenance mode, and its
+    successor `shard_map` could replace it here.
 
     Args:
       trees: n >= 1 pytrees of equal structure, shapes and dtypes (`average` checks that), of arrays that add up.

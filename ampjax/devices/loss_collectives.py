@@ -22,17 +22,17 @@ Tree = Any
 
 
 def all_gather(x: Tree) -> Tree:
-    """All replicas' rows, in the order of the joined batch.
+    """Gathers all replicas' rows, in the order of the joined batch.
 
-    So a loss reads examples of the other replicas: negatives of the whole batch, for example. Labels that are positions in the joined batch
-    come with the batch, as `np.arange(n)`. Its gradient reaches all replicas: together they make that of the joined batch. Row ids
-    that depend on it are not known before the step: gather rows, not ids, or the table is kept dense.
+    A loss uses it to read examples of the other replicas, for example as negatives. If labels are positions in the joined batch, put them
+    into the batch, as `np.arange(n)`. Gradients flow back to all replicas; together they are the gradient of the joined batch. Row ids
+    that depend on gathered arrays are not known before the step: gather rows, not ids, or the table is kept dense.
 
     Args:
       x: An array `[b, ...]`, or a pytree of such arrays, of equal shapes on all replicas.
 
     Returns:
-      Arrays `[n·b, ...]` for n replicas; `x` itself outside of a runner, and where replicas don't take steps together (`sync=False`).
+      Arrays `[n·b, ...]` for n replicas; `x` itself outside a runner and in asynchronous training (`sync=False`).
 
     Raises:
       DataError: If an array has no leading axis.
@@ -50,9 +50,9 @@ def all_gather(x: Tree) -> Tree:
 
 
 def mean(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> jax.Array:
-    """The mean over axes of an array and over all replicas, formed in float32 at least: the statistics of the joined batch.
+    """The mean over axes of an array and over all replicas, in float32 at least: for statistics of the joined batch.
 
-    Its gradient reaches all replicas. Outside of a runner, and where replicas don't take steps together (`sync=False`), it is `jnp.mean`.
+    Gradients flow back to all replicas. Outside a runner and in asynchronous training (`sync=False`) it is `jnp.mean`.
 
     Args:
       x: An array, of equal shapes on all replicas.
@@ -74,11 +74,11 @@ def mean(x: Any, axis: int | tuple[int, ...] | None = None, keepdims: bool = Fal
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Weighted:
-    """A loss that is a total over a weight: what a loss function returns in place of `total / weight`, with or without aux.
+    """A loss `total / weight`: a loss function returns it in place of the quotient, with or without aux.
 
-    Replicas whose weights differ (batches with padding) must not average their quotients. The loss of all replicas is the sum of their
-    totals over the sum of their weights, as on the joined batch, and so is its gradient, also where weights depend on parameters. Where
-    replicas don't take steps together (`sync=False`), each has the quotient of its own batch.
+    If weights differ between replicas (batches with padding), the mean of their quotients would be wrong. The loss of all replicas is the
+    sum of their totals over the sum of their weights, as on the joined batch. Its gradient is right, too, also if weights depend on
+    parameters. In asynchronous training (`sync=False`) each replica has the quotient of its own batch.
 
     Args:
       total: A float scalar: the sum of the examples' losses.
@@ -92,7 +92,7 @@ class Weighted:
     def value(self) -> jax.Array:
         """The loss as a scalar, over all replicas, in float32 at least.
 
-        With it, a loss function is a single-device program: `jax.grad(lambda p, b: loss_fn(p, b).value)`.
+        Use it to run the loss function on a single device: `jax.grad(lambda p, b: loss_fn(p, b).value)`.
 
         Raises:
           SettingsError: If the total is not a float scalar, or the weight no scalar.

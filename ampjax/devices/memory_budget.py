@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 UNKNOWN = 4 << 30
-"""Bytes that a device is taken to have where nobody tells."""
+"""Bytes that a device is assumed to have if it does not say."""
 
 CONTAINER = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")
 """Where Linux says how many bytes a container may use: control groups of version 2, and of version 1."""

@@ -32,15 +32,15 @@ _KNOWN: weakref.WeakKeyDictionary[Node, tuple[int, int]] = weakref.WeakKeyDictio
 
 @dataclass(frozen=True)
 class FlopsCost:
-    """The hypothetical device of AMPNet's Appendix C: fully connected layers take their flops' time, everything else `other_ns`.
+    """The hypothetical device of AMPNet's Appendix C: fully connected layers take time by their operations, everything else takes `other_ns`.
 
     A layer `d_in × d_out` on `k` rows takes `2 k d_in d_out` flops for the forward pass, the same for the backward pass and again
     for its weight gradient; an update takes `d_in d_out`.
 
     Args:
-      plan: The plan, which tells each node's layers.
+      plan: The plan, which has each node's layers.
       flops: Operations per second.
-      other_ns: Nanoseconds for any dispatch beside its layers.
+      other_ns: Nanoseconds that any dispatch takes in addition to its layers.
       latency_ns: Nanoseconds for any transfer between workers.
       bytes_per_s: Bandwidth of a transfer between workers.
 
@@ -92,7 +92,11 @@ class FlopsCost:
         return sum(of_row * dispatch.rows_at(stage, node) for node, of_row in work)
 
     def rates(self) -> Rates:
-        """The same as a table, from which compiled loops get the same times to the nanosecond."""
+        """Gives the costs as a table, from which compiled loops compute the same times to the nanosecond.
+
+        Returns:
+          Costs by stage and direction, and by node for updates.
+        """
         queues, terms, columns = list[tuple[float, ...]](), list[tuple[float, float]](), edge_columns(self.plan)
         for stage in self.plan.stages:
             row_bytes = stage.crossing_bytes
@@ -122,6 +126,9 @@ class FlopsCost:
 
         Args:
           dispatch: The dispatch.
+
+        Returns:
+          True if there is one.
         """
         return dispatch.stage >= 0 and bool(self._work(self.plan.stages[dispatch.stage], dispatch.direction))
 

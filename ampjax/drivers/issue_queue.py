@@ -77,7 +77,7 @@ class IssueQueue:
       scheduler: What has decided.
       executor: Carries dispatches out; None if only control runs.
       launch_of: Makes the launch of a dispatch.
-      instruments: Who is told.
+      instruments: The instruments that are told of dispatches.
 
     Attributes:
       outputs: What has arrived at sinks.

@@ -21,7 +21,7 @@ PATIENCE = 20_000
 """So many messages for each instance in flight, while none of them ends, make a run suspect a loop that never ends."""
 
 CONTROL_AHEAD = 256
-"""Dispatches over which virtual time goes on in one call, where only control runs."""
+"""The most dispatches of one call in virtual time, if only control runs."""
 
 
 class Loop:
@@ -33,7 +33,7 @@ class Loop:
       scheduler: The state machine.
       executor: Runs the dispatches; None if only control runs.
       sources: What is pumped; training and inference sources may run at the same time.
-      instruments: Who is told what happens.
+      instruments: The instruments that are told what happens.
 
     Attributes:
       queue: What has been decided and not been issued.
@@ -115,7 +115,7 @@ class Loop:
 
     @property
     def advances(self) -> bool:
-        """Whether virtual time can go on over many dispatches in one call: nobody must be asked or told anything between two of them."""
+        """Whether virtual time can run over many dispatches in one call: nothing must be asked or reported between two of them."""
         return self.scheduler.decides_alone and self._decides_ahead and not self.tells_of_ends
 
     def advance(self, time: VirtualTime) -> bool:

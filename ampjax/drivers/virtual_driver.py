@@ -74,7 +74,7 @@ class VirtualDriver:
         return self._one_by_one()
 
     def _by_table(self, rates: Rates) -> Iterator[None]:
-        """Runs where a table says what dispatches cost, so that the scheduler goes on over many of them in one call."""
+        """Runs with costs in a table, so that the scheduler can run over many dispatches in one call."""
         time = VirtualTime(rates, self._loop.scheduler.plan.workers, self.now_ns)
         while True:
             moved = self._loop.advance(time)

@@ -20,7 +20,7 @@ from ampjax.sched.decisions.parameter_changes import Update
 
 
 class BackwardRuns:
-    """What becomes of the weight gradients of launches: they are accumulated, or used for updates at once.
+    """Runs backward launches: their weight gradients are accumulated, or used for updates at once.
 
     Args:
       runners: The runner of each stage.

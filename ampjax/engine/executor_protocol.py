@@ -1,4 +1,4 @@
-"""What drivers and trainers ask of an executor: `engine.executor.Executor` in this process, `hosts.HostedExecutor` where hosts carry launches out."""
+"""The protocol of executors, which drivers and trainers use: `engine.executor.Executor` in this process, `hosts.HostedExecutor` if hosts carry launches out."""
 
 from __future__ import annotations
 

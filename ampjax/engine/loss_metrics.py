@@ -78,7 +78,7 @@ def metrics_of(sums: Sequence[LossSums]) -> dict[str, float]:
 
 
 class LossMetrics:
-    """What losses add up on their devices, in training and in inference.
+    """The sums that losses keep on their devices, in training and in inference.
 
     Args:
       plan: The plan.

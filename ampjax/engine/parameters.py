@@ -1,4 +1,4 @@
-"""What nodes keep on their devices: parameters, optimizer states, accumulated gradients; and how they change."""
+"""The data that nodes keep on their devices: parameters, optimizer states, accumulated gradients; and how they change."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ MOST_ROWS = 1 << 16
 
 @jax.tree_util.register_static
 class TableGradients:
-    """What a node has accumulated for a table: ids and rows of gradients.
+    """The gradients that a node has accumulated for a table: ids and rows.
 
     To JAX it is a tree without arrays, so that it can stand among other nodes' accumulators.
 

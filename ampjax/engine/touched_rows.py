@@ -1,4 +1,4 @@
-"""Which rows of a look-up table have got gradients since its last update.
+"""The rows of a look-up table that have got gradients since its last update.
 
 A node whose parameters are one table, of which each message reads the row that its pumped number names, gives gradients to these rows only.
 The numbers are on the host, as they were pumped, so nothing has to be read back.

@@ -2,7 +2,7 @@
 
 Operations wait in a batch for each host. A host that is to write another's rows waits for them, so before a batch is sent, those that it
 needs are sent: everything that a host can ever wait for is under way, whatever the driver waits for. Each host carries its operations out in
-the order in which they were decided, which is an order in which nobody waits for what comes later; so nobody waits for ever.
+the order in which they were decided. In this order no operation waits for a later one, so no host waits for ever.
 """
 
 from __future__ import annotations

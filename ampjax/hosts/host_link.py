@@ -27,7 +27,7 @@ _RECEIVE_S = 0.05
 
 
 class HostLink:
-    """What the driver knows of one host.
+    """The driver's view of one host.
 
     Several threads may wait for the same host, and one of them receives.
 
@@ -280,7 +280,7 @@ class Ticket:
 
 
 class RemoteRows:
-    """Rows that a launch reads back from a host; a NumPy array as soon as somebody wants it to be one.
+    """Rows that a launch reads back from a host; they become a NumPy array when they are used as one.
 
     Args:
       link: The host.

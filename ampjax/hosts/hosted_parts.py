@@ -1,4 +1,4 @@
-"""What hosts keep beside parameters, as the driver sees it: sums of losses, and how far hosts are."""
+"""The state of hosts other than parameters, as the driver sees it: sums of losses, and how far hosts have come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameters, optimizer states and accumulated gradients that hosts keep, as the driver sees them: gathered when somebody asks."""
+"""Parameters, optimizer states and accumulated gradients that hosts keep, as the driver sees them: gathered on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users say about hosts, and what they can read of them."""
+"""The users' choice of hosts, and the information on hosts that users can read."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from ampjax.errors import SettingsError
 from ampjax.utils.setting_checks import at_least, one_of
 
 KINDS = "processes", "threads"
-"""What hosts can be."""
+"""The kinds of hosts."""
 
 
 @dataclass(frozen=True)
 class Hosts:
-    """Where a trainer's workers are: on so many hosts, each with the memory spaces of some of them.
+    """The hosts on which a trainer's workers run; each host has the memory spaces of some workers.
 
     Args:
-      n: How many hosts.
-      kind: `processes` of this machine; or `threads` of this process, which need no start and gain no time: for tests, and for looking
-        at what a run on several hosts does.
-      spaces: Memory spaces of all hosts together, which workers share in equal parts; None for one on each host. A recording can be replayed
-        on any number of hosts with as many spaces.
-      launcher: Who starts the processes, such as `ampjax.cluster.RayLauncher()`; None for this machine.
+      n: The number of hosts.
+      kind: `processes` of this machine; or `threads` of this process, which start at once but are no faster: for tests, and to look at
+        what a run on several hosts does.
+      spaces: Memory spaces of all hosts together; workers are shared out evenly among them. None for one on each host. A recording can be
+        replayed on any number of hosts with as many spaces.
+      launcher: The launcher that starts the processes, such as `ampjax.cluster.RayLauncher()`; None for this machine.
 
     Raises:
-      SettingsError: If one is outside what it can be.
+      SettingsError: If an argument is out of its range.
     """
 
     n: int
@@ -53,16 +53,19 @@ class Hosts:
         return tuple(space * self.n // self.n_spaces for space in range(self.n_spaces))
 
     def space_of_workers(self, workers: int) -> list[int]:
-        """The memory space of each worker: the first workers have the first one.
+        """The memory space of each worker: the first workers have the first space.
 
         Args:
-          workers: How many there are, as many as spaces at least.
+          workers: The number of workers, at least that of spaces.
+
+        Returns:
+          The memory space's number for each worker.
         """
         return [worker * self.n_spaces // workers for worker in range(workers)]
 
 
 class Place(NamedTuple):
-    """Where a host is.
+    """The place of a host.
 
     Args:
       text: In words.
@@ -75,7 +78,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class HostState:
-    """What is known of a host.
+    """The state of a host.
 
     Args:
       name: What errors call it.

@@ -1,4 +1,4 @@
-"""Which host has what: memory spaces, and with them workers, stages, nodes and arenas of pumped payloads."""
+"""The division of a plan among hosts: memory spaces, and with them workers, stages, nodes and arenas of pumped payloads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ampjax.plan.stages import HOST, ArenaKey
 
 
 class HostLayout:
-    """Where the parts of a plan are.
+    """The hosts of the parts of a plan.
 
     Args:
       plan: The plan.

@@ -1,4 +1,4 @@
-"""What a host is made from: all that it needs to know, once, when it starts."""
+"""The data from which a host is made; it gets them once, when it starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a host is to do, in order, as a few arrays of numbers: launches, halves of transfers, pumped payloads, parameter changes.
+"""The operations of a host, in order, as a few arrays of numbers: launches, halves of transfers, pumped payloads, parameter changes.
 
 A batch is one message: whole numbers of all operations one after the other, the packs of launches in the layout that kernels take, further
 columns of whole numbers, floats, and pumped payloads as they are. Nothing in it is a program: a host reads numbers, and looks up stages,
@@ -48,7 +48,7 @@ class Operation(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Names:
-    """What numbers in operations stand for: the same in all processes, as it follows from the plan.
+    """The meaning of numbers in operations: the same in all processes, since it follows from the plan.
 
     Args:
       nodes: The nodes' names.

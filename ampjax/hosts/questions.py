@@ -1,4 +1,4 @@
-"""What a driver asks of a host now and then, beside batches: parameters, sums of losses, compilations, sizes.
+"""The questions that a driver asks a host apart from batches: parameters, sums of losses, compilations, sizes.
 
 A question has a name and values by name, as JSON, and arrays; so has its answer.
 """

@@ -1,4 +1,4 @@
-"""What a payload node computes: one calling convention for plain functions, `flax.nnx` modules and `ampjax.nn` layers.
+"""The bodies of payload nodes: one calling convention for plain functions, `flax.nnx` modules and `ampjax.nn` layers.
 
 A `Body` is a pure function of parameters and one message's payloads. The engine maps it over messages.
 """

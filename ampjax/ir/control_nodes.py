@@ -1,7 +1,7 @@
 """Control nodes: relational operations on states.
 
-Each operation knows the type of what it emits (`infer`) and its pure function on state columns. None touches a payload;
-`unfold/rules/routes` applies them to columns of states.
+Each operation infers the type of its outputs (`infer`) and has a pure function of state columns. None touches a payload;
+`unfold/rules/routes` applies them to columns of states. `makes_copies` says whether several messages can have the same payload rows after it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 
 StateFn = Callable[[State], Any]
 Key = tuple[str, ...] | StateFn | None
-"""What makes messages belong together: fields, a keying function, or (None) the whole state."""
+"""The key by which messages are joined or grouped: fields, a keying function, or (None) the whole state."""
 
 
 def tried(where: str, function: Callable[[State], Any], states: State) -> tuple[Any, State]:
-    """Runs a state function on sample states; on the first alone, all zero, if it looks up a table that is too small for the others.
+    """Runs a state function on sample states; if that raises an IndexError, only on the first one, which is all zero.
+
+    A state function may look up a table that is too small for the other samples.
 
     Args:
       where: What an error calls the function.
@@ -58,7 +60,7 @@ def _column(node: Node, role: str, function: StateFn, fields: tuple[str, ...]) -
 
 
 def _new_states(node: Node, role: str, function: Callable[..., Any], states: State) -> tuple[State, State]:
-    """Tries a function that makes states on samples; returns what it made, and of what."""
+    """Tries a function from states to states on samples; returns its result, and the samples that it is the result of."""
     where = f"node `{node.name}`, {role}"
     value, states = tried(where, function, states)
     if not isinstance(value, State) or len(value) != len(states):
@@ -88,6 +90,7 @@ class Cond:
     """
 
     kind: ClassVar[str] = "Cond"
+    makes_copies: ClassVar[bool] = False
     function: StateFn
     n: int
 
@@ -146,6 +149,7 @@ class Phi:
     """Joins several wires into one (AMPNet §4: `Phi`); needed wherever a loop closes."""
 
     kind: ClassVar[str] = "Phi"
+    makes_copies: ClassVar[bool] = False
 
     def infer(self, node: Node, types: tuple[WireType | None, ...]) -> tuple[WireType, ...]:
         """Infers the type of the output: that of every input that is known already.
@@ -196,6 +200,7 @@ class Isu:
     """
 
     kind: ClassVar[str] = "Isu"
+    makes_copies: ClassVar[bool] = False
     function: Callable[[State], State]
     inverse: Callable[[State], State]
     samples: State | None = None
@@ -249,13 +254,14 @@ class Isu:
 class Relabel:
     """Changes the state by a function that need not have an inverse.
 
-    Gradients go back to where a message came from, which is known when an instance has been unfolded.
+    Gradients need no inverse to find their way back: the instance's program says where each message came from.
 
     Args:
       function: From states to states; it may add and drop fields.
     """
 
     kind: ClassVar[str] = "Relabel"
+    makes_copies: ClassVar[bool] = False
     function: Callable[[State], State]
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
@@ -280,6 +286,7 @@ class Bcast:
     """Sends each message to all of `n` outputs; their gradients are summed."""
 
     kind: ClassVar[str] = "Bcast"
+    makes_copies: ClassVar[bool] = True
     n: int
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
@@ -305,6 +312,7 @@ class Flatmap:
     """
 
     kind: ClassVar[str] = "Flatmap"
+    makes_copies: ClassVar[bool] = True
     count: StateFn
     state: Callable[[State, np.ndarray], State]
 
@@ -328,13 +336,14 @@ class Flatmap:
 
 @dataclass(frozen=True)
 class Repeat:
-    """Replicate: one row becomes a ragged message of `count` rows that all hold it; gradients are summed.
+    """Turns a row into a ragged message of `count` equal rows (the paper's Replicate); gradients are summed.
 
     Args:
       count: State function: how many rows; may be 0.
     """
 
     kind: ClassVar[str] = "Repeat"
+    makes_copies: ClassVar[bool] = True
     count: StateFn
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
@@ -357,13 +366,14 @@ class Repeat:
 
 @dataclass(frozen=True)
 class Ungroup:
-    """A ragged message becomes one message per row (AMPNet §4).
+    """Turns a ragged message into one message for each row (AMPNet §4).
 
     Args:
       state: `state(s, i)`: the rows' states, from the ragged message's state and the row's number in it.
     """
 
     kind: ClassVar[str] = "Ungroup"
+    makes_copies: ClassVar[bool] = True
     state: Callable[[State, np.ndarray], State]
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
@@ -399,6 +409,7 @@ class Group:
     """
 
     kind: ClassVar[str] = "Group"
+    makes_copies: ClassVar[bool] = False
     by: tuple[str, ...] | StateFn
     size: StateFn
     order: StateFn | None
@@ -435,6 +446,7 @@ class Distribute:
     """
 
     kind: ClassVar[str] = "Distribute"
+    makes_copies: ClassVar[bool] = True
     n: int
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:

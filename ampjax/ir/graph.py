@@ -25,13 +25,14 @@ _CURRENT: contextvars.ContextVar[Graph | None] = contextvars.ContextVar("ampjax_
 class Graph:
     """A static graph of nodes that executes dynamic, instance-dependent control flow (AMPNet §3, §4).
 
-    Used as a context: nodes made inside belong to it. When the context ends, the graph is checked and closed.
+    Use it in a `with` block: nodes that are made inside belong to it. At the end of the block, the graph is checked and closed.
 
     Attributes:
       nodes: The nodes by name, in the order in which they were made.
       closed: Whether the graph has been checked, so that no more nodes can be added.
       copies: The copies of parts that nodes are being added to; see `replicate`.
-      remake: Makes the same graph in another process, where its nodes' functions can't travel, but what they were made from can; else None.
+      remake: Makes the same graph in another process, if its nodes' functions can't be sent there, but the model that they were made from
+        can; else None.
 
     >>> import ampjax as amp
     >>> with amp.Graph() as g:
@@ -204,7 +205,11 @@ class Graph:
         return found
 
     def walk(self) -> Iterator[Node]:
-        """The nodes in an order in which sources come before consumers, loops aside."""
+        """Goes through the nodes in an order in which sources come before consumers, except in loops.
+
+        Returns:
+          The nodes, one at a time.
+        """
         seen: set[str] = set()
 
         def visit(node: Node) -> Iterator[Node]:
@@ -236,13 +241,21 @@ class Graph:
         return PICTURE[0](self) if PICTURE else None
 
     def to_mermaid(self) -> str:
-        """The graph as Mermaid text."""
+        """Exports the graph as Mermaid text.
+
+        Returns:
+          The text, for Mermaid's renderers.
+        """
         from ampjax.ir.printing import mermaid
 
         return mermaid(self)
 
     def to_dot(self) -> str:
-        """The graph as Graphviz DOT text."""
+        """Exports the graph as Graphviz DOT text.
+
+        Returns:
+          The text, for Graphviz.
+        """
         from ampjax.ir.printing import dot
 
         return dot(self)

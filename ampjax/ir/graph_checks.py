@@ -1,4 +1,4 @@
-"""What is checked when a graph is closed, as it needs the whole graph: open ports, loops, types, wires that go nowhere."""
+"""The checks that need the whole graph, made when it is closed: open ports, loops, types, wires that end nowhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a graph and an engine ask of a table in host memory whose rows are a node's parameters: `ampjax.sparse.table` has one."""
+"""The protocol of tables in host memory whose rows are a node's parameters; `ampjax.sparse.table` implements it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the controller pumps: instances, as columns of messages.
+"""Instances: the data that the controller pumps, as columns of messages.
 
 A training example enters the graph as a few messages on its pumps. For speed they come in batches: one struct of arrays
 (`Messages`) per pump for many instances at once. A plain list of dictionaries, one per instance, is turned into that.
@@ -71,6 +71,9 @@ class Topology:
 
         Args:
           outputs: Outputs of `distribute`, in the order of the inputs of `collect`.
+
+        Returns:
+          The edges as columns.
         """
         if outputs not in self._edges:
             picks = [self.gather[output] for output in outputs]
@@ -89,6 +92,9 @@ class Topology:
           kinds: Edge kinds `[n_edge]`, each in `[0, n_kinds)`.
           n_node: Number of nodes.
           n_kinds: Number of edge kinds, that is, of wires.
+
+        Returns:
+          The topology.
         """
         senders, receivers, kinds = (np.asarray(a, dtype=np.int64).reshape(-1) for a in (senders, receivers, kinds))
         picks = [np.flatnonzero(kinds == kind) for kind in range(n_kinds)]
@@ -101,6 +107,9 @@ class Topology:
         Args:
           kinds: The wire of each row, `[n]` integers in `[0, n_kinds)`.
           n_kinds: Number of wires.
+
+        Returns:
+          The topology.
         """
         kinds = np.asarray(kinds, dtype=np.int64).reshape(-1)
         picks = tuple(np.flatnonzero(kinds == kind) for kind in range(n_kinds))
@@ -128,7 +137,7 @@ class Messages:
 class Instances(Protocol):
     """A data set: it has a length and hands out many instances at once, as columns.
 
-    It may have `sizes` `[n]`, which tell how large each instance is where the setting `group_by_size` asks.
+    It may have an attribute `sizes` `[n]`: how large each instance is, for the setting `group_by_size`.
     """
 
     def __len__(self) -> int: ...
@@ -220,6 +229,9 @@ def messages(payload: Any, *, sizes: Any = None, **fields: Any) -> Pumped:
       payload: `[m, *shape]`: a row per message (for a ragged pump: the rows of all messages, one after the other).
       sizes: For ragged pumps only, `[m]`: rows of each message.
       **fields: State fields: a scalar for all messages, or `[m]`.
+
+    Returns:
+      The messages, as a value in an instance's dictionary.
 
     >>> messages([3, 1, 4], t=[0, 1, 2], length=3).fields["length"]
     3

@@ -16,7 +16,7 @@ WEIGHTS = "current", "stashed", "estimated"
 
 @dataclass(frozen=True)
 class NodeOptions:
-    """What the user set for one node; None where the trainer's setting counts.
+    """The user's options for one node; None means the trainer's setting.
 
     Args:
       tx: An optax transform.
@@ -86,7 +86,7 @@ class Node:
 
     @property
     def role(self) -> str:
-        """What the user called the node: its name, without the number of a copy."""
+        """The name that the user gave the node, without the number of a copy."""
         return self.options.replica_of or self.name
 
     @property
@@ -150,5 +150,5 @@ def infer(node: Node) -> bool:
 
 
 def type_of(wire: Wire | None) -> WireType | None:
-    """What a wire carries; None for an open port, or as long as it is not known."""
+    """The type of a wire; None for an open port, or as long as it is not known."""
     return wire.type if wire is not None else None

@@ -1,4 +1,4 @@
-"""What an adjoint needs of its forward pass: which of the arrays that a function makes depend on its parameters.
+"""The values of a forward pass that its adjoint needs: those that depend on parameters.
 
 AMPNet's adjoint uses the activations of the forward pass. Those that depend on parameters must be recorded, for parameters change between
 the two passes; the others come out the same when they are computed again.

@@ -117,7 +117,7 @@ def dot(graph: Graph) -> str:
 
 
 def wire_text(wire: Wire) -> str:
-    """What a wire carries, with its number where its source has several: `0: 128 float32 {t}`."""
+    """The payload and fields of a wire, with its number if its source has several wires: `0: 128 float32 {t}`."""
     text = str(wire.type) if wire.type else "?"
     return text if len(wire.source.outputs) == 1 else f"{wire.port}: {text}"
 

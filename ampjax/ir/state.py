@@ -22,7 +22,7 @@ INSTANCE, HANDLE = 0, 1
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each state field of a graph stands in the state array: columns 0 and 1 are `INSTANCE` and `HANDLE`."""
+    """The column of each state field of a graph in the state array; columns 0 and 1 are `INSTANCE` and `HANDLE`."""
 
     fields: tuple[str, ...]
 
@@ -46,13 +46,13 @@ class Layout:
 
 
 class State:
-    """Some messages' states, by field name; immutable. What state functions receive and return.
+    """The states of `n` messages, by field name; immutable. State functions take and return it.
 
-    Reading a field gives its column, an integer array `[n]`. `instance` is always there.
+    Reading a field, such as `s.t`, gives its column, an integer array `[n]`. The field `instance` always exists.
 
     Args:
       array: `[n, layout.width]` integers.
-      layout: Where the fields stand.
+      layout: The column of each state field.
       fields: The fields that these messages carry.
 
     >>> s = State.of(t=[0, 1], length=2)
@@ -70,7 +70,10 @@ class State:
         """Makes states from columns.
 
         Args:
-          **columns: By field name, integers `[n]`, or a scalar that counts for all rows. `instance` is 0 unless given.
+          **columns: By field name, integers `[n]`, or a scalar for all rows. `instance` is 0 unless given.
+
+        Returns:
+          The states, `n` rows.
         """
         names = tuple(name for name in columns if name != "instance")
         n = max((np.size(value) for value in columns.values()), default=1)
@@ -100,10 +103,13 @@ class State:
         return self._array[:, self._layout.columns[name]]
 
     def replace(self, **columns: Any) -> State:
-        """The same states with some fields changed, or added.
+        """Makes the same states with some fields changed or added.
 
         Args:
           **columns: By field name, the new values: integers or truth values `[n]`, or a scalar.
+
+        Returns:
+          The new states; these do not change.
 
         Raises:
           AttributeError: If `instance` is to be replaced: a message belongs to its instance for good.
@@ -125,10 +131,13 @@ class State:
         return State(array, layout, fields)
 
     def drop(self, *names: str) -> State:
-        """The same states without some fields.
+        """Makes the same states without some fields.
 
         Args:
           *names: The fields that the result does not have.
+
+        Returns:
+          The new states; these do not change.
 
         Raises:
           KeyError: If the graph has no such field.
@@ -139,7 +148,14 @@ class State:
         return State(array, self._layout, tuple(f for f in self._fields if f not in names))
 
     def take(self, rows: np.ndarray) -> State:
-        """The states at `rows` (`[m]` numbers or `[n]` truth values)."""
+        """Selects some of the states.
+
+        Args:
+          rows: `[m]` row numbers, or `[n]` truth values.
+
+        Returns:
+          The `m` states, or those where it is true.
+        """
         return State(self._array[rows], self._layout, self._fields)
 
     def __repr__(self) -> str:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WireType:
-    """What a wire carries.
+    """The type of a wire: payloads and state fields.
 
     Args:
       shape: The payload's shape for one row.

@@ -191,7 +191,7 @@ def is_inexact(dtype: Any) -> bool:
 
 
 def blank(aval: Any) -> Any:
-    """Zeros in the place of a value that nobody reads.
+    """Zeros in the place of a value that is not used.
 
     Args:
       aval: The value's type.

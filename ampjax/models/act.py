@@ -1,4 +1,4 @@
-"""A recurrent network with adaptive computation time (Graves 2016): it ponders each input for as many steps as it decides itself.
+"""A recurrent network with adaptive computation time (Graves 2016): it decides itself how many steps to take for each input.
 
 Two nested loops: the outer one over the sequence, its end read from the state; the inner one over steps of pondering, whose end depends on
 payloads, so a `route_by` reads the decision to go on back to the host (AMPNet's section 2 names such loops as what the framework is for).
@@ -22,14 +22,14 @@ from ampjax.models.layers.losses import labelled_cross_entropy
 class Ponder:
     """Sizes of the network, and its bodies.
 
-    What travels in the inner loop is one row `[E + 2H + 2]`: the input, the state, the mean state so far, the halting probabilities' sum,
-    and the number of steps.
+    A message of the inner loop is one row `[E + 2H + 2]`: the input, the state, the mean state so far, the sum of the halting
+    probabilities, and the number of steps.
 
     Args:
       n_in: Features of an input, E.
       hidden: Features of the state, H.
       n_out: Classes.
-      max_steps: Steps for one input at most.
+      max_steps: The most steps for one input.
       epsilon: Pondering ends when the halting probabilities reach `1 - epsilon`.
       time_penalty: Weight of the ponder cost, tau.
     """
@@ -48,7 +48,14 @@ class Ponder:
             )
 
     def init_step(self, key: jax.Array) -> dict[str, jax.Array]:
-        """`w [E + 1 + H, H]` and `halt [H]`, Glorot uniform; `b` zeros; `halt_b` 1, so that at first few steps are taken."""
+        """Makes the step's parameters, so that at first few steps are taken.
+
+        Args:
+          key: A PRNG key.
+
+        Returns:
+          `w [E + 1 + H, H]` and `halt [H]`, Glorot uniform; `b`, zeros; `halt_b`, 1.
+        """
         start, (w_key, halt_key) = jax.nn.initializers.glorot_uniform(), jax.random.split(key)
         w = start(w_key, (self.n_in + 1 + self.hidden, self.hidden), jnp.float32)
         halt = start(halt_key, (self.hidden, 1), jnp.float32)[:, 0]
@@ -67,17 +74,17 @@ class Ponder:
         return jnp.concatenate([x, state, jnp.zeros(self.hidden + 2, x.dtype)])
 
     def step(self, params: Any, row: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """A step of pondering; gives the next row, and 1 to go on or 0 to end.
+        """Takes a step of pondering.
 
-        `s = tanh([x; first; s] W + b)`, `h = sigmoid(s w + c)`. The step that brings the sum of all h to `1 - epsilon` is the last and gets
-        what is left of 1 as its weight.
+        `s = tanh([x; first; s] W + b)`, `h = sigmoid(s w + c)`. The step that brings the sum of all h to `1 - epsilon` is the last; its weight
+        is the remainder to 1.
 
         Args:
           params: As `init_step` gives them.
           row: The row `[E + 2H + 2]`.
 
         Returns:
-          The next row, and an integer: 1 to go on, 0 to end.
+          The next row, and an integer: 1 to continue, 0 to end.
         """
         x, state, mean, (total, steps) = self._parts(row)
         first = (steps == 0).astype(row.dtype)
@@ -96,13 +103,13 @@ class Ponder:
           row: The last row `[E + 2H + 2]`.
 
         Returns:
-          The mean state `[H]`, which is the next state; and the ponder cost `N + R`: the number of steps, and the last one's weight.
+          The mean state `[H]`, which is the next state; and the ponder cost `N + R`: the number of steps plus the weight of the last one.
         """
         *_, mean, (total, steps) = self._parts(row)
         return mean, steps + 1 - total
 
     def cost(self, ponder: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """`tau (N + R)`, with the metric `ponder`.
+        """Computes the loss `tau (N + R)`, with the metric `ponder`.
 
         Args:
           ponder: The ponder cost `N + R`.
@@ -119,15 +126,14 @@ class Ponder:
 
 
 def act_rnn(ponder: Ponder, replicas: int = 1) -> Graph:
-    """A classifier of sequences that ponders every input.
+    """Makes a classifier of sequences that ponders every input.
 
     Pumps: `x` `[E]` for each place of the sequence, with the fields `t` and `length`; `s0` `[H]`, the first state, with `t` 0, `length`,
-      `step` 0
-    and `more` 0; `label` `()` int32.
+    `step` 0 and `more` 0; `label` `()` int32.
 
     Args:
       ponder: The sizes.
-      replicas: Copies of `step` behind Cond and Phi, by instance.
+      replicas: The number of copies of `step`, each for some instances.
 
     Returns:
       The graph, with the parameterised nodes `step` (or `step/0` ...) and `classify`, the losses `xent` (metric `accuracy`) and `cost`

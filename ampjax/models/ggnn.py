@@ -29,18 +29,18 @@ from ampjax.ir.wires import Wire
 
 @dataclass(frozen=True)
 class Network:
-    """The part that both tasks share: sizes, and how states travel over edges.
+    """The part that both tasks share: sizes, and the propagation of states over edges.
 
     Args:
       n_features: Features of a node, F; at most `hidden`.
       hidden: Features of a node's state, H.
       steps: Propagation steps, T.
-      n_kinds: Kinds of directed edges: as many linear maps.
+      n_kinds: Kinds of directed edges; each has a linear map.
       graphs: The tables of the `flatmap` encoding; without them the encoding is `collect`.
-      replicas: Copies of each edge map and of the gated unit, by instance.
-      copies: Copies of all of it, by instance, each on a worker of its own.
-      separate_gates: Whether the gated unit is three nodes, `update_gate`, `reset_gate` and `candidate`, which may stand on workers of
-        their own (arXiv version, figure 7), rather than the one node `update`.
+      replicas: The number of copies of each edge map and of the gated unit, each for some instances.
+      copies: The number of copies of the whole network, each for some instances and on a worker of its own.
+      separate_gates: Whether the gated unit is three nodes, `update_gate`, `reset_gate` and `candidate`, which may be on workers of
+        their own (arXiv version, figure 7), or the single node `update`.
 
     Raises:
       SettingsError: If a size is below 1, there are more features than `hidden`, or the graphs have another number of edge kinds.
@@ -76,12 +76,19 @@ class Network:
         Args:
           name: The pump's name.
           features: Features of a row.
+
+        Returns:
+          The pump's wire.
         """
         fields = ("t",) if self.graphs is None else ("first", "node", "t")
         return amp.pump(name, (features,), fields=fields, ragged=self.graphs is None)
 
     def topology(self) -> Wire | None:
-        """The pump of topologies, in the encoding `collect`."""
+        """Adds the pump of topologies that the encoding `collect` needs.
+
+        Returns:
+          Its wire; None in the encoding by messages.
+        """
         return amp.topology("edges") if self.graphs is None else None
 
     @property
@@ -141,13 +148,15 @@ class Network:
 
 
 def ggnn_regression(network: Network, scale: float = 1.0) -> Graph:
-    """A number for each graph: `sum_v sigmoid(i(h_v, x_v)) * j(h_v, x_v)` (Li et al., equation 7, without tanh, as regression needs it).
+    """Makes a network that predicts a number for each graph: `sum_v sigmoid(i(h_v, x_v)) * j(h_v, x_v)`.
+
+    This is equation 7 of Li et al. without tanh, since it is a regression.
 
     Pumps: `x` `[F]` for each node, `target` `()` for each graph, and `edges`, the topology, in the encoding `collect`.
 
     Args:
       network: Sizes and encoding.
-      scale: What the metric `error`, the mean absolute error, is multiplied with: from the targets' unit to that of the report.
+      scale: The factor of the metric `error`, the mean absolute error, from the targets' unit to that of the report.
 
     Returns:
       The graph, with the parameterised nodes `edge0` ..., `update` and `readout`, the loss `square` (half the squared error) with the
@@ -168,7 +177,7 @@ def ggnn_regression(network: Network, scale: float = 1.0) -> Graph:
 
 
 def ggnn_selection(network: Network) -> Graph:
-    """One node of each graph: a score per node, and a softmax over the nodes of the graph (Li et al., section 3.2).
+    """Makes a network that selects one node of each graph, by a softmax over the scores of its nodes (Li et al., section 3.2).
 
     Pumps: `x` `[F]` for each node, `answer` `[1]` for each node (1 at the node to be selected, else 0), and `edges`, the topology, in the
     encoding `collect`.
@@ -244,7 +253,14 @@ class GatedUnit:
     hidden: int
 
     def init(self, key: jax.Array) -> dict[str, Any]:
-        """`gates`: z and r, `w [2H, 2H]` and `b`; `candidate`: `w [2H, H]` and `b`."""
+        """Makes the parameters of gates and candidate.
+
+        Args:
+          key: A PRNG key.
+
+        Returns:
+          `gates`: z and r, `w [2H, 2H]` and `b`; `candidate`: `w [2H, H]` and `b`.
+        """
         gates, candidate = jax.random.split(key)
         n = self.hidden
         return {"gates": _glorot(2 * n, 2 * n).init(gates), "candidate": _glorot(2 * n, n).init(candidate)}
@@ -272,7 +288,14 @@ class Gate:
     hidden: int
 
     def init(self, key: jax.Array) -> dict[str, Any]:
-        """`w [2H, H]` and `b`."""
+        """Makes the gate's parameters.
+
+        Args:
+          key: A PRNG key.
+
+        Returns:
+          `w [2H, H]` and `b`.
+        """
         return _glorot(2 * self.hidden, self.hidden).init(key)
 
     def __call__(self, params: Any, a: jax.Array, h: jax.Array) -> jax.Array:
@@ -288,7 +311,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Candidate:
-    """What the gated unit would make of a state: `tanh([a; r * h] U)`.
+    """The candidate for the new state in the gated unit: `tanh([a; r * h] U)`.
 
     Args:
       hidden: H.
@@ -297,7 +320,14 @@ class Candidate:
     hidden: int
 
     def init(self, key: jax.Array) -> dict[str, Any]:
-        """`w [2H, H]` and `b`."""
+        """Makes the candidate's parameters.
+
+        Args:
+          key: A PRNG key.
+
+        Returns:
+          `w [2H, H]` and `b`.
+        """
         return _glorot(2 * self.hidden, self.hidden).init(key)
 
     def __call__(self, params: Any, a: jax.Array, h: jax.Array, r: jax.Array) -> jax.Array:
@@ -318,7 +348,14 @@ class GatedReadout:
     n_features: int
 
     def init(self, key: jax.Array) -> dict[str, Any]:
-        """`hidden`: both hidden layers side by side, `w [H + F, 2H]`; `gate` and `value`: `w [H, 1]`; a bias each."""
+        """Makes the readout's parameters.
+
+        Args:
+          key: A PRNG key.
+
+        Returns:
+          `hidden`: both hidden layers side by side, `w [H + F, 2H]`; `gate` and `value`: `w [H, 1]`; a bias each.
+        """
         hidden, gate, value = jax.random.split(key, 3)
         return {
             "hidden": amp.nn.Linear(self.hidden + self.n_features, 2 * self.hidden, init_scale="he").init(hidden),
@@ -345,7 +382,14 @@ class Score:
     n_features: int
 
     def init(self, key: jax.Array) -> dict[str, Any]:
-        """`hidden`: `w [H + F, H]`; `out`: `w [H, 1]`; `gate`: `w [H + F, 1]`; a bias each."""
+        """Makes the score's parameters.
+
+        Args:
+          key: A PRNG key.
+
+        Returns:
+          `hidden`: `w [H + F, H]`; `out`: `w [H, 1]`; `gate`: `w [H + F, 1]`; a bias each.
+        """
         hidden, out, gate = jax.random.split(key, 3)
         n_in = self.hidden + self.n_features
         return {

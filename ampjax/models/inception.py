@@ -44,13 +44,13 @@ class Config:
     """Sizes of the model and how it is trained.
 
     Args:
-      blocks: Names in `BLOCKS`; the auxiliary head stands before `to 8`.
+      blocks: Names in `BLOCKS`; the auxiliary head comes before `to 8`.
       shrink: Every number of channels is divided by this.
       classes: Classes.
       size: Height and width of an image in pixels.
       auxiliary: Whether there is an auxiliary head.
-      auxiliary_weight: Of its loss.
-      smoothing: Probability that is spread over all classes.
+      auxiliary_weight: The weight of its loss.
+      smoothing: The probability that label smoothing spreads over all classes.
       dropout: Rate, before the head.
       batch: Images of a batch, all replicas together.
       epoch_updates: Updates of an epoch.
@@ -101,15 +101,21 @@ class Config:
 
         Args:
           auxiliary: Whether there is an auxiliary head.
+
+        Returns:
+          The full-size configuration.
         """
         return cls(auxiliary=auxiliary)
 
     @classmethod
     def small(cls, auxiliary: bool = True) -> Config:
-        """The same in small, for images of 75 × 75 pixels: seconds on a laptop.
+        """A small Inception for images of 75 × 75 pixels, which takes seconds on a laptop.
 
         Args:
           auxiliary: Whether there is an auxiliary head.
+
+        Returns:
+          A small configuration.
         """
         return cls(
             ("35/32", "to 17", "to 8"), 16, 10, 75, auxiliary, dropout=0.0, batch=8, epoch_updates=20, statistics=0.9
@@ -126,7 +132,14 @@ class Config:
         return halved(grid) if "to 17" in self.blocks else grid
 
     def channels(self, n: int) -> int:
-        """How many channels stand for `n` of the full-size model."""
+        """Scales a number of channels of the full-size model.
+
+        Args:
+          n: Channels in the full-size model.
+
+        Returns:
+          Channels of this model, at least 1.
+        """
         return max(n // self.shrink, 1)
 
 
@@ -176,7 +189,7 @@ class Inception(nnx.Module):
 
 
 class Auxiliary(nnx.Module):
-    """A classifier on the grid in the middle: mean pooling, a 1 × 1 convolution, one over the whole grid that is left, and a matrix."""
+    """A classifier on the middle grid: mean pooling, a 1 × 1 convolution, a convolution over the whole remaining grid, and a matrix."""
 
     def __init__(self, n_in: int, config: Config, rngs: nnx.Rngs):
         grid = config.auxiliary_grid
@@ -206,7 +219,7 @@ def init(config: Config, seed: int = 0) -> Any:
 
 
 def make_loss(config: Config) -> Callable[[Any, Batch], jax.Array]:
-    """The training loss: both heads' mean cross entropies in nats, with smoothed labels. See `layers.classifiers` for statistics.
+    """The training loss: both heads' mean cross entropies in nats, with smoothed labels. See `layers.classifiers` for how statistics are kept.
 
     Args:
       config: Sizes of the model and how it is trained.
@@ -240,6 +253,9 @@ def make_optimizer(config: Config) -> optax.GradientTransformation:
 
     Args:
       config: Sizes of the model and how it is trained.
+
+    Returns:
+      The optax transform.
     """
     rate = optax.exponential_decay(0.045, 2 * config.epoch_updates, 0.94, staircase=True)
     weights = optax.chain(

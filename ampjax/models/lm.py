@@ -42,13 +42,13 @@ class Config:
       classes: Rows of the softmax matrix; `vocabulary` if None.
       embedding: Features of an embedding.
       hidden: Features of the LSTM's cell.
-      projection: Features that recur and come out; None for an LSTM without a projection.
-      samples: Classes drawn for a step's softmax.
+      projection: Features of the projected output, which is also fed back; None for an LSTM without a projection.
+      samples: Classes that are drawn for the sampled softmax of a step.
       batch: Sequences in a batch.
       steps: Words of a sequence in a batch.
       dropout: Rate, on embeddings and on the LSTM's outputs.
-      learning_rate: Of Adagrad.
-      accumulator: Where Adagrad's sums of squares start.
+      learning_rate: The learning rate of Adagrad.
+      accumulator: The initial value of Adagrad's sums of squares.
       clip: Largest norm of the LSTM's gradient.
       average: Decay of the moving average of the LSTM's parameters.
 
@@ -90,12 +90,20 @@ class Config:
 
     @classmethod
     def full(cls) -> Config:
-        """The paper's."""
+        """The paper's language model.
+
+        Returns:
+          The full-size configuration.
+        """
         return cls()
 
     @classmethod
     def small(cls) -> Config:
-        """The same in small: seconds on a laptop."""
+        """A small language model, which takes seconds on a laptop.
+
+        Returns:
+          A small configuration.
+        """
         return cls(1000, None, 32, 64, 32, samples=64, batch=8, steps=10, dropout=0.0)
 
 
@@ -114,18 +122,32 @@ class LanguageModel(nnx.Module):
 
 
 class Softmax(nnx.Module):
-    """A class's row and bias; kept by rows, so that a step may read a few."""
+    """The output layer, with a row and a bias for each class, so that a step may read only some rows."""
 
     def __init__(self, n_classes: int, features: int, rngs: nnx.Rngs):
         self.weight = nnx.Param(_rows(rngs.params(), (n_classes, features), jnp.float32))
         self.bias = nnx.Param(jnp.zeros(n_classes))
 
     def rows(self, ids: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Rows and biases of some classes."""
+        """Reads the weights and biases of some classes.
+
+        Args:
+          ids: Numbers of classes, `[n]` integers.
+
+        Returns:
+          Rows `[n, F]` and biases `[n]`, float32.
+        """
         return self.weight[ids], self.bias[ids]
 
     def logits(self, x: jax.Array) -> jax.Array:
-        """Those of all classes."""
+        """Computes the logits of all classes.
+
+        Args:
+          x: Features `[..., F]`.
+
+        Returns:
+          The logits `[..., C]`.
+        """
         return x @ self.weight.T + self.bias[...]
 
 
@@ -143,11 +165,11 @@ def init(config: Config, seed: int = 0) -> Any:
 
 
 def make_loss(config: Config, carry: bool = False) -> Callable[[Any, Batch], Any]:
-    """The training loss: the mean of the words' sampled cross entropies, in nats, times the steps.
+    """Makes the training loss: the mean of the words' sampled cross entropies, in nats, times the number of steps.
 
     Args:
-      config: The model's.
-      carry: Whether the loss also gives the LSTM's last state, for the next batch's `state`.
+      config: Sizes of the model and how it is trained.
+      carry: Whether the loss also returns the LSTM's last state, for the next batch's `state`.
 
     Returns:
       `loss_fn(params, batch) -> loss`, or `-> (loss, state)`.
@@ -174,9 +196,15 @@ def make_loss(config: Config, carry: bool = False) -> Callable[[Any, Batch], Any
 
 
 def make_evaluate(config: Config) -> Callable[[Any, Batch], tuple[jax.Array, Any]]:
-    """The full softmax: `evaluate(params, batch) -> (nats, state)`.
+    """Makes the evaluation with the full softmax: `evaluate(params, batch) -> (nats, state)`.
 
     `nats` are summed over the batch's words, so `exp(sum of nats / number of words)` is the perplexity; `state` is for the next batch.
+
+    Args:
+      config: Sizes of the model.
+
+    Returns:
+      The function.
     """
 
     def evaluate(params: Any, batch: Batch) -> tuple[jax.Array, Any]:
@@ -195,10 +223,15 @@ def make_evaluate(config: Config) -> Callable[[Any, Batch], tuple[jax.Array, Any
 
 
 def make_optimizer(config: Config) -> optax.GradientTransformation:
-    """Adagrad. The embedding's gradient counts `batch` times; only the LSTM's is clipped, and only its parameters are averaged.
+    """Makes Adagrad as the paper uses it.
+
+    The embedding's gradient is multiplied by `batch`. Only the LSTM's gradient is clipped, and only its parameters are averaged.
 
     Args:
       config: Sizes of the model and how it is trained.
+
+    Returns:
+      The optax transform.
     """
     return optax.chain(
         optax.masked(optax.scale(config.batch), _only("embedding")),

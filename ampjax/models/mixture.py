@@ -52,15 +52,22 @@ class Experts:
             )
 
     def init_gate(self, key: jax.Array) -> dict[str, jax.Array]:
-        """`gate` and `noise` `[n_in, E]`: zeros, so that at first the noise alone chooses."""
+        """Makes the gate's parameters, so that at first the noise alone chooses.
+
+        Args:
+          key: A PRNG key.
+
+        Returns:
+          `gate` and `noise` `[n_in, E]`, zeros.
+        """
         zeros = jnp.zeros((self.n_in, self.n), jnp.float32)
         return {"gate": zeros, "noise": zeros}
 
     def gate(self, params: Any, x: jax.Array, key: Any = None) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Chooses experts for a row.
 
-        `H = x W_g + N(0, 1) softplus(x W_noise)`; the weights are the softmax of the top entries of H. A single weight would always be 1
-        and teach the gate nothing, so `top` 1 takes its share in the softmax over all experts (Fedus et al. 2021).
+        `H = x W_g + N(0, 1) softplus(x W_noise)`; the weights are the softmax of the top entries of H. With `top` 1 this weight would always
+        be 1, and the gate would get no gradient; so then the weight is that of the softmax over all experts (Fedus et al. 2021).
 
         Args:
           params: As `init_gate` gives them.
@@ -80,7 +87,14 @@ class Experts:
         return weights, chosen if self.top > 1 else chosen[0], everywhere
 
     def init_expert(self, key: jax.Array) -> list[dict[str, jax.Array]]:
-        """Two linear layers, He and Glorot normal, with zero biases."""
+        """Makes the parameters of an expert's two linear layers.
+
+        Args:
+          key: A PRNG key.
+
+        Returns:
+          For each layer `w` and `b`; He and Glorot normal, biases zero.
+        """
         keys, sizes = jax.random.split(key), ((self.n_in, self.hidden), (self.hidden, self.n_out))
         starts = jax.nn.initializers.he_normal(), jax.nn.initializers.glorot_normal()
         return [
@@ -102,20 +116,26 @@ class Experts:
         return jax.nn.relu(x @ first["w"] + first["b"]) @ second["w"] + second["b"]
 
     def importance_loss(self, importance: jax.Array) -> jax.Array:
-        """`w CV(importance)²`: the squared coefficient of variation of the experts' summed weights `[E]` over an instance's rows."""
+        """Computes `w CV(importance)²`: a squared coefficient of variation, which is 0 if experts are used equally.
+
+        Args:
+          importance: The experts' gates, summed over an instance's rows, `[E]`.
+
+        Returns:
+          The loss, a scalar.
+        """
         return self.balance * jnp.var(importance) / (jnp.mean(importance) ** 2 + 1e-10)
 
 
 def mixture_of_experts(experts: Experts, replicas: int = 1) -> Graph:
-    """A classifier of rows by a mixture of experts; an instance is a batch of rows.
+    """Makes a classifier of rows by a mixture of experts; an instance is a batch of rows.
 
     Pumps: `x` `[n_in]` and `label` `()` int32, both with the fields `i` (the row's number) and `n` (rows of the instance). The paper's
-      second
-    balancing loss, on the load, is left out.
+    second balancing loss, on the load, is left out.
 
     Args:
       experts: The sizes.
-      replicas: Copies of the gate and of each expert behind Cond and Phi, by instance.
+      replicas: The number of copies of the gate and of each expert, each for some instances.
 
     Returns:
       The graph, with the parameterised nodes `gate` and `expert0`, `expert1`, ... (or `gate/0` ...), the losses `xent` (metric `accuracy`)

@@ -15,16 +15,16 @@ from ampjax.models.layers.losses import labelled_cross_entropy
 
 
 def mlp(sizes: Sequence[int] = (784, 784, 784, 784, 10), batch: int = 100, replicas: int = 1, copies: int = 1) -> Graph:
-    """Linear layers with ReLU between them, He initialisation, softmax cross entropy.
+    """Makes a perceptron: linear layers with ReLU between them, He initialisation, softmax cross entropy.
 
-    Each layer `linear1`, `linear2`, ... is a node of its own, so the default affinity puts each on a worker of its own where there are
-    enough. The pumps are those of `ampjax.data.mnist.Batches`.
+    Each layer `linear1`, `linear2`, ... is a node of its own, so the default affinity puts each on a worker of its own if there are
+    enough workers. The pumps are those of `ampjax.data.mnist.Batches`.
 
     Args:
       sizes: Features from the input to the classes.
       batch: Images in an instance.
-      replicas: Copies of every layer but the last behind Cond and Phi, by instance (figure 4b).
-      copies: Copies of all of it, by instance, each on a worker of its own.
+      replicas: The number of copies of every layer but the last, each for some instances (figure 4b).
+      copies: The number of copies of the whole network, each for some instances and on a worker of its own.
 
     Returns:
       The graph, with the loss `xent` and the metric `accuracy`.

@@ -39,15 +39,15 @@ class Config:
         attention layer above the decoder.
       dropout: Rate, on each LSTM's input.
       scale: Initial values are uniform within ± this.
-      learning_rate: Of SGD; halved 10 times in the second half of training.
-      n_updates: Updates in all.
+      learning_rate: The learning rate of SGD; it is halved 10 times in the second half of training.
+      n_updates: Updates of the whole training.
       clip: Largest norm of the gradient.
       batch: Sentences in a batch.
-      max_length: Words of a sentence that training looks at.
+      max_length: The most words of a sentence in training.
       beam: Beam width of translation.
 
     Raises:
-      SettingsError: If a size is below 1, or the architecture is none of the two, or can't have so many layers.
+      SettingsError: If a size is below 1, the architecture is neither of the two, or it can't have so many layers.
     """
 
     layers: int = 2
@@ -90,20 +90,26 @@ class Config:
 
     @classmethod
     def full(cls, layers: int = 2) -> Config:
-        """The papers': 2, 4 or 8 layers on each side.
+        """The papers' translation model, with 2, 4 or 8 layers on each side.
 
         Args:
           layers: Layers of the encoder, and of the decoder.
+
+        Returns:
+          The full-size configuration.
         """
         return cls(layers, learning_rate=2.0 if layers == 8 else 1.0)
 
     @classmethod
     def small(cls, source_vocabulary: int = 500, target_vocabulary: int = 500) -> Config:
-        """The same in small: seconds on a laptop.
+        """A small translation model, which takes seconds on a laptop.
 
         Args:
           source_vocabulary: Rows of the source's embedding.
           target_vocabulary: Rows of the target's embedding.
+
+        Returns:
+          A small configuration.
         """
         return cls(2, 32, source_vocabulary, target_vocabulary, dropout=0.0, n_updates=400, batch=16, max_length=12)
 
@@ -126,12 +132,12 @@ class Translator(nnx.Module):
         """Encodes sentences.
 
         Args:
-          source: `[n, words]` int32, filled up behind each sentence's end.
+          source: `[n, words]` int32, padded after each sentence's end.
           length: `[n]` int32: words of each sentence.
           drop: Dropout of this batch.
 
         Returns:
-          What the decoder attends to, and the state that it starts from.
+          The memory that the decoder attends to, and its first state.
         """
         outputs, states = self.encoder(self.source_embedding[source], length, drop)
         present = jnp.arange(source.shape[1]) < length[:, None]
@@ -141,18 +147,18 @@ class Translator(nnx.Module):
         """Decodes one word of each sentence.
 
         Args:
-          memory: What `encode` gave.
+          memory: The memory that `encode` has returned.
           state: The decoder's state.
-          words: `[n]` int32: the words before.
+          words: `[n]` int32: the previous words.
 
         Returns:
-          The state after, and the next words' logits `[n, V]`.
+          The next state, and the next words' logits `[n, V]`.
         """
         state, output = self.decoder.step(memory, state, self.target_embedding[words], dropout.Dropout(None, 0.0))
         return state, output @ self.output[...]
 
     def logits(self, batch: Batch, drop: dropout.Dropout) -> jax.Array:
-        """Computes the logits of all words of the targets, each after the right words before it.
+        """Computes the logits of all words of the targets, each given the right previous words (teacher forcing).
 
         Args:
           batch: Sources and targets.
@@ -180,7 +186,7 @@ def init(config: Config, seed: int = 0) -> Any:
 
 
 def make_loss(config: Config) -> Callable[[Any, Batch], jax.Array]:
-    """The training loss `loss_fn(params, batch)`: the words' cross entropies in nats, summed over a sentence, averaged over the batch.
+    """Makes the training loss: the words' cross entropies in nats, summed over a sentence, averaged over the batch.
 
     Args:
       config: Sizes of the model and how it is trained.
@@ -221,10 +227,13 @@ def _nats(config: Config, params: Any, batch: Batch, drop: dropout.Dropout) -> j
 
 
 def make_optimizer(config: Config) -> optax.GradientTransformation:
-    """SGD after clipping by the norm of all gradients.
+    """Makes SGD with the schedule `halving`, after clipping by the norm of all gradients.
 
     Args:
       config: Sizes of the model and how it is trained.
+
+    Returns:
+      The optax transform.
     """
     return optax.chain(optax.clip_by_global_norm(config.clip), optax.sgd(halving(config)))
 
@@ -234,6 +243,9 @@ def halving(config: Config) -> optax.Schedule:
 
     Args:
       config: Sizes of the model and how it is trained.
+
+    Returns:
+      From an update's number to its learning rate.
     """
     half = config.n_updates // 2
     part = max((config.n_updates - half) // 10, 1)

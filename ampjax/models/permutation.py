@@ -1,4 +1,4 @@
-"""Operations in an order of each instance's own (AMPNet, ICLR version, section 7: a random permutation of operations on each instance).
+"""Operations in an order that differs from instance to instance (AMPNet, ICLR version, section 7: a random permutation of operations).
 
 At a given depth instances are at different operations, so batching by depth finds little to batch; but messages for one operation may come
 from any depth, and go through it together.
@@ -21,7 +21,7 @@ from ampjax.models.layers.losses import labelled_cross_entropy
 
 
 def permutation(n_operations: int = 8, hidden: int = 128, replicas: int = 1, copies: int = 1) -> Graph:
-    """A state goes through each operation `h <- relu(h W_k + b_k)` once, in its own order, and is classified.
+    """Makes a network in which a state passes each operation `h <- relu(h W_k + b_k)` once, in its own order, and is classified.
 
     The state field `way` holds the order as a number in base K, and `t` the step: the Cond before the operations reads the digit number `t`
     of `way`, an Isu counts `t` up. The pumps are those of `ampjax.data.permutation.ShuffledRows`.
@@ -29,8 +29,8 @@ def permutation(n_operations: int = 8, hidden: int = 128, replicas: int = 1, cop
     Args:
       n_operations: Operations, K.
       hidden: Features of the state.
-      replicas: Copies of each operation behind Cond and Phi, by instance.
-      copies: Copies of all of it, by instance, each on a worker of its own.
+      replicas: The number of copies of each operation, each for some instances.
+      copies: The number of copies of the whole network, each for some instances and on a worker of its own.
 
     Returns:
       The graph, with the parameterised nodes `embed`, `operation0`, `operation1`, ... (or `operation0/0` ...) and `output`, and the loss
@@ -84,7 +84,7 @@ def embed(tables: jax.Array, digits: jax.Array) -> jax.Array:
 
 
 def digit_tables(hidden: int) -> Any:
-    """What makes the tables of `embed`: normal, so that their sum has variance 1.
+    """Makes the initialiser of the tables of `embed`: normal, so that their sum has variance 1.
 
     Args:
       hidden: Features of a vector.

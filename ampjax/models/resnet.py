@@ -35,7 +35,7 @@ class Config:
       size: Height and width of an image in pixels.
       batch: Images of a batch, all replicas together.
       epoch_updates: Updates of an epoch.
-      momentum: Of SGD.
+      momentum: The momentum of SGD.
       weight_decay: Added to gradients of matrices and kernels; gammas, betas and biases have none.
       statistics: How much of BatchNorm's averages a step keeps.
 
@@ -66,17 +66,25 @@ class Config:
 
     @classmethod
     def full(cls) -> Config:
-        """ResNet-50."""
+        """ResNet-50.
+
+        Returns:
+          The full-size configuration.
+        """
         return cls()
 
     @classmethod
     def small(cls) -> Config:
-        """The same in small, for images of 32 × 32 pixels: seconds on a laptop."""
+        """A small ResNet for images of 32 × 32 pixels, which takes seconds on a laptop.
+
+        Returns:
+          A small configuration.
+        """
         return cls((1, 1), 8, 10, 32, batch=16, epoch_updates=20)
 
 
 class Bottleneck(nnx.Module):
-    """1 × 1, 3 × 3 and 1 × 1 convolutions beside a shortcut, which is a 1 × 1 convolution where shapes differ."""
+    """A residual block: 1 × 1, 3 × 3 and 1 × 1 convolutions, and a shortcut, which is a 1 × 1 convolution if shapes differ."""
 
     def __init__(self, n_in: int, width: int, stride: int, rngs: nnx.Rngs):
         self.reduce = ConvNorm(n_in, width, rngs=rngs)
@@ -127,7 +135,7 @@ def init(config: Config, seed: int = 0) -> Any:
 
 
 def make_loss(config: Config) -> Callable[[Any, Batch], jax.Array]:
-    """The training loss `loss_fn(params, batch)`: the mean cross entropy in nats. See `images` for how statistics travel.
+    """Makes the training loss: the mean cross entropy in nats. See `layers.classifiers` for how statistics are kept.
 
     Args:
       config: Sizes of the model and how it is trained.
@@ -153,10 +161,13 @@ def make_predict(config: Config) -> Callable[[Any, jax.Array], jax.Array]:
 
 
 def make_optimizer(config: Config) -> optax.GradientTransformation:
-    """SGD with momentum, weight decay and `schedule`.
+    """Makes SGD with momentum, weight decay and `schedule`.
 
     Args:
       config: Sizes of the model and how it is trained.
+
+    Returns:
+      The optax transform.
     """
     weights = optax.chain(
         optax.add_decayed_weights(config.weight_decay, lambda tree: jax.tree.map(lambda leaf: leaf.ndim > 1, tree)),
@@ -166,13 +177,16 @@ def make_optimizer(config: Config) -> optax.GradientTransformation:
 
 
 def schedule(config: Config) -> optax.Schedule:
-    """The learning rate by update.
+    """Makes the learning rate as a function of the update's number.
 
-    It goes from 0.1 linearly to 0.1 · batch / 256 in 5 epochs, if the batch has more than 256 images; it falls to a tenth after 30, 60 and
-    80 epochs.
+    If the batch has more than 256 images, the rate goes linearly from 0.1 to 0.1 · batch / 256 in 5 epochs. It falls to a tenth after 30, 60
+    and 80 epochs.
 
     Args:
       config: Sizes of the model and how it is trained.
+
+    Returns:
+      From an update's number to its learning rate.
     """
     peak, warm = 0.1 * config.batch / 256, 5 * config.epoch_updates
     start = min(0.1, peak)

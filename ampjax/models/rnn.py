@@ -23,7 +23,7 @@ def list_reduction_rnn(
     *,
     table: Table | None = None,
 ) -> Graph:
-    """The vanilla RNN `h <- relu(linear1([embed(x_t); h]))` with a classifier on its last state.
+    """Makes the vanilla RNN `h <- relu(linear1([embed(x_t); h]))` with a classifier on its last state.
 
     The state fields `t` and `length` drive the loop: an Isu counts `t` up, a Cond leaves the loop when `t` = `length`. The pumps are those
     of `ampjax.data.list_reduction.Sequences` (`batch` absent) and `Buckets`.
@@ -31,10 +31,10 @@ def list_reduction_rnn(
     Args:
       hidden: Features of the embedding and of the hidden state.
       batch: Sequences in an instance; None pumps single sequences, whose payloads have no batch axis.
-      replicas: Copies of `linear1` behind Cond and Phi, by instance (figure 4b).
-      whole: The whole sequence is pumped as one ragged message (figure 2), embedded row by row and ungrouped into its steps.
-      copies: Copies of all of it, by instance, each on a worker of its own: a worker that has one runs a whole step as one kernel, where
-        `replicas` sends each step to a worker and back.
+      replicas: The number of copies of `linear1`, each for some instances (figure 4b).
+      whole: Whether the whole sequence is pumped as one ragged message (figure 2), embedded row by row and ungrouped into its steps.
+      copies: The number of copies of the whole network, each for some instances and on a worker of its own. The worker of a copy runs a
+        whole step as one kernel, while `replicas` sends each step to another worker and back.
       table: The embedding's rows `[N_TOKENS, hidden]`, in host memory and with an optimizer of their own; None keeps them on a device.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What language models are scored by: perplexity, and BLEU of translations (Papineni et al. 2002)."""
+"""Scores of language models: perplexity, and BLEU of translations (Papineni et al. 2002)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ Sentence = Sequence[Hashable]
 
 
 def perplexity(nats: float, n_words: int) -> float:
-    """`exp` of the mean cross entropy; infinite where that overflows.
+    """Computes the perplexity: `exp` of the mean cross entropy; infinite if that overflows.
 
     Args:
       nats: The words' cross entropies, summed.
       n_words: How many words.
+
+    Returns:
+      The perplexity, at least 1 for cross entropies of at least 0.
 
     Raises:
       SettingsError: If there are no words.
@@ -32,18 +35,19 @@ def perplexity(nats: float, n_words: int) -> float:
 
 
 def bleu(hypotheses: Sequence[Sentence], references: Sequence[Sentence], order: int = 4) -> float:
-    """BLEU of a corpus, in percent, with one reference a sentence and no smoothing.
+    """Computes BLEU of a corpus, in percent, with one reference a sentence and no smoothing.
 
-    The geometric mean of the precisions of 1-grams to `order`-grams, each counted at most as often as its reference has it, all summed over
-    the corpus first; times the brevity penalty `exp(1 - r / c)` if the translations' `c` words are fewer than the references' `r`.
+    It is the geometric mean of the precisions of 1-grams to `order`-grams. An n-gram counts at most as often as it occurs in its reference,
+    and counts are summed over the corpus first. If the translations' `c` words are fewer than the references' `r`, the mean is multiplied by
+    the brevity penalty `exp(1 - r / c)`.
 
     Args:
       hypotheses: The translations.
-      references: What they should be, in the same order.
-      order: The longest n-grams.
+      references: The right translations, in the same order.
+      order: The length of the longest n-grams.
 
     Returns:
-      From 0 to 100; 0 if no n-gram of some order is right.
+      A number from 0 to 100; 0 if no n-gram of some length is right.
 
     Raises:
       DataError: If there are no sentences, or not as many references as hypotheses.

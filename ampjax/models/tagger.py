@@ -73,19 +73,19 @@ def tagger(
     *,
     table: Table | None = None,
 ) -> Graph:
-    """A tagger of sentences; the pumps are those of `ampjax.data.wikiner.SentenceInstances`.
+    """Makes a tagger of sentences; the pumps are those of `ampjax.data.wikiner.SentenceInstances`.
 
-    A Cond sends frequent words (field `rare` 0) to the table and rare ones to where their characters' last states arrive; a Phi joins the
-    two. In each LSTM a state whose `first` (right to left: `last`) is 1 starts from its gates alone; an Isu moves each state one place on,
-    where the cell joins it with that place's gates.
+    A Cond sends frequent words (field `rare` 0) to the table, and rare ones to the node where their characters' last states arrive; a Phi
+    merges the two. In each LSTM a message whose `first` (right to left: `last`) is 1 starts from its gates alone. An Isu moves each state to
+    the next place, where the cell joins it with the gates of that place.
 
     Args:
       n_words: Frequent words in the vocabulary.
       n_characters: Characters in the vocabulary.
       sizes: Sizes and noise.
-      replicas: Copies of the two LSTM cells over words, behind Cond and Phi, by instance (figure 4b).
+      replicas: The number of copies of the two LSTM cells over words, each for some instances (figure 4b).
       embedding_interval: `min_update_interval` of the table of words; by default the trainer's.
-      copies: Copies of all of it, by instance, each on a worker of its own.
+      copies: The number of copies of the whole network, each for some instances and on a worker of its own.
       table: The vectors of frequent words `[n_words, word]`, in host memory and with an optimizer of their own; None keeps them on a device.
 
     Returns:
@@ -195,12 +195,12 @@ def _lstm(name: str, gates: Wire, direction: _Direction, hidden: int, replicas: 
 
 
 def lstm_cell(w: jax.Array, gates: jax.Array, state: jax.Array) -> jax.Array:
-    """A step of an LSTM, whose input's part of the gates is known.
+    """Takes a step of an LSTM, given the input's part of the gates.
 
     Args:
-      w: `[H, 4H]`: what `h` adds to the gates.
-      gates: `[4H]`: what the input adds to them.
-      state: The state before, `[2H]`.
+      w: `[H, 4H]`: the matrix from `h` to the gates.
+      gates: `[4H]`: the input's part of the gates.
+      state: The previous state, `[2H]`.
 
     Returns:
       The state `[2H]`: `h` and `c`.
@@ -221,14 +221,14 @@ def _state(c: jax.Array, o: jax.Array) -> jax.Array:
 
 
 def init_gates(features: int, hidden: int) -> Callable[[jax.Array], dict[str, Any]]:
-    """What makes the parameters of `input_gates`.
+    """Makes the initialiser of the parameters of `input_gates`.
 
     Args:
       features: Features of an input.
       hidden: Features of `h`.
 
     Returns:
-      From a PRNG key to `w [features, 4H]` and `b [4H]` for each way.
+      From a PRNG key to `w [features, 4H]` and `b [4H]` for each direction.
     """
 
     def init(key: jax.Array) -> dict[str, Any]:
@@ -239,7 +239,7 @@ def init_gates(features: int, hidden: int) -> Callable[[jax.Array], dict[str, An
 
 
 def input_gates(params: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """What an input adds to the gates of the LSTMs both ways.
+    """Computes an input's part of the gates of both LSTMs.
 
     Args:
       params: As `init_gates` makes them.
@@ -257,11 +257,11 @@ def _spell(_: jax.Array, left: jax.Array, right: jax.Array) -> jax.Array:
 
 
 def lstm_outputs(left: jax.Array, right: jax.Array) -> jax.Array:
-    """The outputs `h` of both LSTMs, one after the other.
+    """Concatenates the outputs `h` of both LSTMs.
 
     Args:
       left: The state `[2H]` of the LSTM left to right.
-      right: That of the other.
+      right: The state `[2H]` of the LSTM right to left.
 
     Returns:
       `[2H]`.
@@ -271,7 +271,7 @@ def lstm_outputs(left: jax.Array, right: jax.Array) -> jax.Array:
 
 @dataclass(frozen=True)
 class Noise:
-    """Gaussian noise; nothing happens without a key, as in inference.
+    """Adds Gaussian noise; without a key, as in inference, it changes nothing.
 
     Args:
       deviation: Its standard deviation.
@@ -301,21 +301,27 @@ def _loss(logits: jax.Array, tag: jax.Array) -> Any:
 
 
 def glorot(n_in: int, n_out: int) -> Callable[[jax.Array], jax.Array]:
-    """What makes a matrix, Glorot uniform.
+    """Makes the initialiser of a matrix, Glorot uniform.
 
     Args:
       n_in: Its rows.
       n_out: Its columns.
+
+    Returns:
+      From a PRNG key to the matrix `[n_in, n_out]` float32.
     """
     return lambda key: jax.nn.initializers.glorot_uniform()(key, (n_in, n_out), jnp.float32)
 
 
 def random_table(n_rows: int, features: int) -> Callable[[jax.Array], jax.Array]:
-    """What makes a table of vectors, uniform within `sqrt(6 / features)`.
+    """Makes the initialiser of a table of vectors, uniform within `sqrt(6 / features)`.
 
     Args:
       n_rows: Vectors.
       features: Features of each.
+
+    Returns:
+      From a PRNG key to the table `[n_rows, features]` float32.
     """
     bound = (6 / features) ** 0.5
     return lambda key: jax.random.uniform(key, (n_rows, features), jnp.float32, -bound, bound)

@@ -15,7 +15,7 @@ from ampjax.ir.wires import Wire
 
 @dataclass(frozen=True)
 class Tile:
-    """A block of a larger matrix: `x @ w`, with a bias where it is asked for.
+    """A block of a larger matrix: `x @ w`, optionally with a bias.
 
     Args:
       n_in: Features in, of the block.
@@ -30,7 +30,14 @@ class Tile:
     bias: bool
 
     def init(self, key: jax.Array) -> dict[str, jax.Array]:
-        """`w [n_in, n_out]`, and `b [n_out]` if there is a bias."""
+        """Makes the tile's parameters.
+
+        Args:
+          key: A PRNG key.
+
+        Returns:
+          `w [n_in, n_out]`, and `b [n_out]` if there is a bias; float32.
+        """
         w = jax.random.normal(key, (self.n_in, self.n_out), jnp.float32) * (2 / self.fan_in) ** 0.5
         return {"w": w, "b": jnp.zeros(self.n_out, jnp.float32)} if self.bias else {"w": w}
 
@@ -43,13 +50,13 @@ class Tile:
 def tiled_linear(
     name: str, wire: Wire, n_in: int, n_out: int, rows: int = 2, columns: int = 2, *, workers: int | None = None
 ) -> Wire:
-    """`x @ w + b` with `w` cut into `rows * columns` tiles, each a node `name/row,column` with parameters and updates of its own.
+    """Makes `x @ w + b` with `w` cut into `rows * columns` tiles, each a node `name/row,column` with parameters and updates of its own.
 
     A Split sends each tile the features that it reads; the tiles of a column are added up, and the columns concatenated. Sizes that do not
     divide evenly differ by one.
 
     Args:
-      name: What the nodes' names begin with.
+      name: The beginning of the nodes' names.
       wire: Messages `[..., n_in]`.
       n_in: Features in.
       n_out: Features out.

@@ -23,16 +23,16 @@ _IMPOSSIBLE = -1e9  # finite: a difference of two is no NaN
 def make_translate(
     config: Config, beam: int | None = None, max_length: int | None = None, alpha: float = 1.0
 ) -> Callable[[Any, jax.Array, jax.Array], tuple[jax.Array, jax.Array]]:
-    """The search for the likeliest translation.
+    """Makes the beam search for the likeliest translation.
 
     Args:
-      config: The model's.
-      beam: Hypotheses kept at each step; the configuration's if None, and 1 is greedy search.
-      max_length: Words of a translation at most; twice the source's width if None.
+      config: Sizes of the model.
+      beam: Hypotheses kept at each step; by default the configuration's; 1 is greedy search.
+      max_length: The most words of a translation; by default twice the source's width.
       alpha: How strongly long translations are favoured.
 
     Returns:
-      `translate(params, source [n, words], source_length [n])`, to be jitted: the words `[n, max_length]` int32, filled up with the end
+      `translate(params, source [n, words], source_length [n])`, to be jitted: the words `[n, max_length]` int32, padded with the end
       mark, and their scores `[n]`.
 
     Raises:

@@ -33,8 +33,8 @@ class Cells:
       kind: `fold` or `tai`.
       embedding: Features of a word vector, E.
       hidden: Features of `h` and of `c`, H.
-      keep: Probability that an entry is kept where dropout acts: word vectors, candidates and classifier inputs for `fold`, classifier
-        inputs alone for `tai`.
+      keep: Probability that dropout keeps an entry. Dropout acts on word vectors, candidates and classifier inputs for `fold`, and on
+        classifier inputs alone for `tai`.
     """
 
     kind: str = "fold"
@@ -56,11 +56,25 @@ class Cells:
         return 3 if self.kind == "fold" else 2
 
     def init_leaf(self, key: jax.Array) -> dict[str, jax.Array]:
-        """`w [E, gates * H]`, Glorot uniform, and `b`, zeros."""
+        """Makes the parameters of leaves.
+
+        Args:
+          key: A PRNG key.
+
+        Returns:
+          `w [E, gates * H]`, Glorot uniform, and `b`, zeros.
+        """
         return _linear(key, self.embedding, self.leaf_gates * self.hidden)
 
     def init_branch(self, key: jax.Array) -> dict[str, jax.Array]:
-        """`w [2H, 5H]`, Glorot uniform, and `b`, zeros: gates i, j, f_left, f_right, o."""
+        """Makes the parameters of branches.
+
+        Args:
+          key: A PRNG key.
+
+        Returns:
+          `w [2H, 5H]`, Glorot uniform, and `b`, zeros: gates i, j, f_left, f_right, o.
+        """
         return _linear(key, 2 * self.hidden, 5 * self.hidden)
 
     def leaf(self, params: Any, x: jax.Array, key: Any = None) -> jax.Array:
@@ -119,7 +133,14 @@ class Cells:
         return dropout(key, h, self.keep) @ params["w"] + params["b"]
 
     def init_classify(self, key: jax.Array) -> dict[str, jax.Array]:
-        """`w [H, 5]`, Glorot uniform, and `b`, zeros."""
+        """Makes the parameters of the classifier.
+
+        Args:
+          key: A PRNG key.
+
+        Returns:
+          `w [H, 5]`, Glorot uniform, and `b`, zeros.
+        """
         return _linear(key, self.hidden, N_CLASSES)
 
     def _state(self, c: jax.Array, o: jax.Array) -> jax.Array:
@@ -137,10 +158,11 @@ def tree_lstm(
     copies: int = 1,
     table: Table | None = None,
 ) -> Graph:
-    """A Tree-LSTM that classifies every node of a tree; the pumps are those of `ampjax.data.sst.TreeInstances`.
+    """Makes a Tree-LSTM that classifies every node of a tree; the pumps are those of `ampjax.data.sst.TreeInstances`.
 
-    A message's state says where it goes: once a node has its state `[2H]`, an Isu swaps `at` and `up`, so the message is now `at` its
-    parent, where the branch cell joins it with its sibling and with the branch's own pumped message, whose state the result has.
+    A message's state says where it goes. When a tree node's `[2H]` has been computed, an Isu swaps `at` and `up` of its message, which is then
+    `at` the parent. There the branch cell joins it with its sibling and with the branch's own pumped message, and the result has the state of
+    the latter.
 
     Args:
       n_words: Words in the vocabulary.
@@ -148,8 +170,8 @@ def tree_lstm(
       embedding_interval: `min_update_interval` of the embedding; by default the trainer's.
       embedding_tx: The embedding's optax transform; by default the trainer's.
       vectors: From a PRNG key to the initial table `[n_words, E]`; by default uniform within 0.05.
-      replicas: Copies of `leaf` and of `branch` behind Cond and Phi, by instance (figure 4b).
-      copies: Copies of all of it, by instance, each on a worker of its own.
+      replicas: The number of copies of `leaf` and of `branch`, each for some instances (figure 4b).
+      copies: The number of copies of the whole network, each for some instances and on a worker of its own.
       table: The word vectors `[n_words, E]`, in host memory and with an optimizer of their own, in place of `vectors` and
         `embedding_tx`; None keeps them on a device.
 
@@ -158,7 +180,8 @@ def tree_lstm(
       metrics `accuracy` (over all nodes) and `root_accuracy`, and the sinks `logits` and `root` (the root's state).
 
     Raises:
-      SettingsError: If `n_words`, `replicas` or `copies` is below 1, or the table has another shape, or others are given beside it.
+      SettingsError: If `n_words`, `replicas` or `copies` is below 1, or the table has another shape or is combined with `vectors` or
+        `embedding_tx`.
     """
     if n_words < 1:
         raise SettingsError("tree_lstm, `n_words`", "at least 1", f"{n_words}", "Give the vocabulary's size.")
@@ -203,7 +226,7 @@ def _swap(s: Any) -> Any:
 
 
 def look_up(table: jax.Array, number: jax.Array) -> jax.Array:
-    """A row of a table; numbers outside of it are clipped.
+    """Reads a row of a table; numbers outside the table are clipped.
 
     Args:
       table: `[n, E]`.
@@ -228,7 +251,7 @@ def _linear(key: jax.Array, n_in: int, n_out: int) -> dict[str, jax.Array]:
 
 
 def uniform_table(n_words: int, features: int) -> Callable[[jax.Array], jax.Array]:
-    """What makes a table of word vectors, uniform within 0.05.
+    """Makes the initialiser of a table of word vectors, uniform within 0.05.
 
     Args:
       n_words: Words.

@@ -19,7 +19,7 @@ def check_numerics() -> str:
     Takes about 50 ms, nearly all of it compilation.
 
     Returns:
-      What was checked and what keeps the numbers right, as a sentence.
+      A sentence that says what was checked and what keeps the numbers right.
 
     Raises:
       NumericsError: If a pattern comes out wrong in this process.
@@ -58,7 +58,7 @@ def warn_of_wrong_numbers(where: str, devices: Iterable[Any]) -> None:
 
 
 _asked: list[str] = []
-"""Who has had the check run in this process: the first who asked, or nobody yet."""
+"""The first caller in this process that had the check run, if any."""
 
 
 def _error(where: str) -> NumericsError | None:

@@ -1,4 +1,4 @@
-"""Updates of parameters: a node's from its accumulator, a table's row by row, gradients that come late, remedies for staleness, averages."""
+"""Updates of parameters: of a node from its accumulator, of a table row by row; gradients that come late, remedies for staleness, averages."""
 
 from ampjax.optim.average import averaged, parameter_average
 from ampjax.optim.delayed import RandomDelay, delayed, stage_delays

@@ -17,7 +17,7 @@ class AverageState(NamedTuple):
 
 
 def parameter_average(decay: float) -> optax.GradientTransformation:
-    """Keeps `average ← decay · average + (1 - decay) · params` of the parameters after the update; changes no update.
+    """Keeps a moving average of the updated parameters, `average ← decay · average + (1 - decay) · params`; changes no update.
 
     Put it last in an `optax.chain`, and inside of `optax.masked` if only some parameters are averaged. The average starts at the initial
     parameters.
@@ -55,7 +55,7 @@ def parameter_average(decay: float) -> optax.GradientTransformation:
 
 
 def averaged(params: Any, opt_state: Any) -> Any:
-    """The parameters with averages in place of those that are averaged.
+    """Replaces parameters by their averages.
 
     Args:
       params: The parameters.

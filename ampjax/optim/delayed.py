@@ -25,8 +25,8 @@ class RandomDelay:
     """A delay that is drawn anew for each update.
 
     Args:
-      probabilities: That of each delay 0, 1, 2, ...; they need not add up to one.
-      seed: Of the draws.
+      probabilities: The probabilities of the delays 0, 1, 2, ...; they need not add up to one.
+      seed: The seed of the draws.
 
     Raises:
       SettingsError: If there are none, or one is negative, or all are zero.
@@ -43,11 +43,14 @@ class RandomDelay:
 
     @classmethod
     def uniform(cls, most: int, seed: int = 0) -> RandomDelay:
-        """Every delay from 0 to `most` as often.
+        """Makes the uniform distribution of delays from 0 to `most`.
 
         Args:
           most: The largest delay.
           seed: Of the draws.
+
+        Returns:
+          The distribution.
         """
         return cls((1.0,) * (_checked(most) + 1), seed)
 
@@ -58,7 +61,7 @@ class RandomDelay:
 
 
 class DelayedState(NamedTuple):
-    """What `delayed` keeps.
+    """The state of `delayed`.
 
     Attributes:
       step: Gradients that have come.
@@ -86,23 +89,23 @@ def delayed(
 ) -> optax.GradientTransformationExtraArgs:
     """Applies each gradient some updates after it was computed: `w[t+1] = w[t] + tx(g(w[t - delay]))`.
 
-    It is the model of delayed gradients that analyses of asynchronous and pipelined training use: a gradient is that of the parameters as
-    they were (forward and backward pass, as with stashed weights). A queue in the state keeps the gradients that are on their way. As long as
-    the first has not arrived nothing changes, the state of `tx` neither. With a delay of 0 the updates have the same bits as those of `tx`.
-    A delay of 1 everywhere is PipeDream-2BW (Narayanan et al. 2021, arXiv 2006.09503, equation in §3.1).
+    This is the model of delayed gradients that analyses of asynchronous and pipelined training use: a gradient is computed at the old
+    parameters, in the forward and the backward pass, as with stashed weights. A queue in the state keeps the gradients that are on their
+    way. Until the first has arrived, nothing changes, not even the state of `tx`. With a delay of 0 the updates have the same bits as those
+    of `tx`. A delay of 1 everywhere is PipeDream-2BW (Narayanan et al. 2021, arXiv 2006.09503, equation in §3.1).
 
-    The transform is told each gradient's `staleness`, as nodes of AMP tell it: the updates that were made since it was computed (and what
-    came in as `staleness`, if that does: a node may delay its gradients further). Remedies use it.
+    The transform gets each gradient's `staleness`, as it does in a graph's nodes: the number of updates since the gradient was computed,
+    plus the `staleness` that the caller passes, if any (a node may delay its gradients further). Remedies use it.
 
     Memory: `delay + 1` copies of the gradient.
 
     Args:
       tx: An optax transform.
-      delay: Updates between a gradient and its application. A number for all parameters; or a tree of numbers like the parameters or like
-        their upper levels, `{"embed": 3, "output": 0}`, whose parts are then updated apart, each by a `tx` of its own (`stage_delays` makes
-        one for a pipeline); or a `RandomDelay`: at each step one is drawn, and the gradient of so many steps ago is applied, so that some
-        are applied twice and some never.
-      sync_updates: So many updates at the beginning have no delay: PipeMare's T3 (Yang et al. 2021, arXiv 1910.05124), a
+      delay: The number of updates between a gradient and its application. A number for all parameters; or a tree of numbers like the
+        parameters or like their upper levels, `{"embed": 3, "output": 0}`, whose parts are updated separately, each with its own copy of `tx`
+        (`stage_delays` makes such a tree for a pipeline); or a `RandomDelay`: each step draws a delay and applies the gradient of so many
+        steps ago, so some gradients are applied twice and some never.
+      sync_updates: The number of updates at the beginning without delay: PipeMare's T3 (Yang et al. 2021, arXiv 1910.05124), a
         synchronous warm-up.
 
     Returns:
@@ -143,10 +146,13 @@ def late(tx: optax.GradientTransformation, delay: int) -> optax.GradientTransfor
 
 
 def stage_delays(stages: Sequence[str]) -> dict[str, int]:
-    """The delays of a pipeline's parts: `P - 1 - s` for stage `s` of `P`, so that the last has none (PipeDream; PipeMare, §2).
+    """The delays in a pipeline: `P - 1 - s` for stage `s` of `P`, so the last stage has none (PipeDream; PipeMare, §2).
 
     Args:
       stages: Keys of the parameters, in the order in which an example passes them.
+
+    Returns:
+      By key, the delay in updates.
 
     >>> stage_delays(["embed", "hidden", "output"])
     {'embed': 2, 'hidden': 1, 'output': 0}
@@ -195,7 +201,7 @@ def _delayed(tx: optax.GradientTransformation, delay: int | RandomDelay, sync: i
 
 
 def _never_stale(own: Any) -> Any:
-    """A transform that is told a staleness of 0 where it is told none."""
+    """A transform that gets a staleness of 0 if its caller passes none."""
 
     def update(updates: Tree, state: Any, params: Tree = None, *, staleness: Any = 0.0, **extra: Any) -> Any:
         return own.update(updates, state, params, staleness=staleness, **extra)

@@ -18,19 +18,22 @@ Tree = Any
 
 
 def trainable(params: Tree) -> Tree:
-    """The parameters that have gradients: the same tree with None in place of integer, boolean and PRNG-key leaves.
+    """Selects the parameters that have gradients: the same tree with None in place of integer, boolean and PRNG-key leaves.
 
     Optimizer states and accumulators are made for this tree: `tx.init(trainable(params))`. It is `params` itself where all
     leaves are floats.
 
     Args:
       params: A pytree of arrays.
+
+    Returns:
+      A tree like `params`.
     """
     return jax.tree.map(lambda leaf: leaf if _is_float(leaf) else None, params)
 
 
 def combine(params: Tree, changed: Tree) -> Tree:
-    """`params` with its trainable leaves replaced; the inverse of `trainable`.
+    """Replaces the trainable leaves of `params`; the inverse of `trainable`.
 
     Args:
       params: Parameters.
@@ -43,7 +46,7 @@ def combine(params: Tree, changed: Tree) -> Tree:
 
 
 def make_update(tx: optax.GradientTransformation, gradient: str = "mean") -> Callable[..., tuple[Tree, Tree, Tree]]:
-    """The update of a PPT from its locally accumulated gradients (AMPNet §3, §4), to be jitted.
+    """Makes the update of a PPT from its locally accumulated gradients (AMPNet §3, §4), a function to be jitted.
 
     The function returned is `update(params, opt_state, accumulator, count, **extra) -> (params, opt_state, accumulator)`:
 

@@ -1,4 +1,4 @@
-"""What an optimizer does to the rows of one table: pure functions on any selection of rows.
+"""The part of an optimizer that works on the rows of one table: pure functions of any selection of rows.
 
 `optim.split_rows` makes rules from an optax transform. Nothing in here knows which optimizer it was, or where rows are kept.
 """
@@ -60,7 +60,7 @@ class RowTypes(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RowRule:
-    """What an optimizer does to the rows of one table: pure functions, for any number of rows at a time.
+    """The part of an optimizer that works on the rows of one table: pure functions of any number of rows.
 
     Args:
       table: The table's name.
@@ -94,7 +94,7 @@ class RowRule:
         return zero_gradient_is_noop(self.step, gradient, dict(zip((rows, *state), self.step.results, strict=True)))
 
     def init(self, rows: Any) -> list[jax.Array]:
-        """The state of some rows, each `[n, *shape]`, as `tx.init` would make it.
+        """Makes the state of some rows, each `[n, *shape]`, as `tx.init` would.
 
         Args:
           rows: The rows' parameters, `[n, *row]`.
@@ -109,9 +109,9 @@ class RowRule:
         ]
 
     def partials(self, turn: int, shared: Values, grads: Any, weights: Any) -> list[jax.Array]:
-        """This round's reductions over some rows.
+        """Computes a round's reductions over some rows.
 
-        Rows that were not touched count too: give one zero gradient, and how many they are as its weight.
+        Rows that were not touched count, too: pass one zero gradient for all of them, with their number as its weight.
 
         Args:
           turn: The round.
@@ -127,7 +127,7 @@ class RowRule:
         return [reduce_rows(r.equation, rows, weights) for r, rows in zip(reductions, operands, strict=True)]
 
     def combine(self, turn: int, parts: Sequence[Values]) -> list[np.ndarray]:
-        """Puts the reductions over several groups of rows together, on the host.
+        """Combines the reductions over several groups of rows, on the host.
 
         Args:
           turn: The round.
@@ -142,7 +142,7 @@ class RowRule:
         return totals
 
     def update(self, shared: Values, rows: Any, state: Values, grads: Any) -> tuple[jax.Array, list[jax.Array]]:
-        """New parameters and state of some rows.
+        """Computes the new parameters and state of some rows.
 
         Args:
           shared: As `Split.update` made them for this table.

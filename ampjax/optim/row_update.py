@@ -18,7 +18,7 @@ import optax
 from ampjax.optim.node_update import gradient_of
 from ampjax.optim.split_rows import ALONE, split_alone
 from ampjax.optim.split_transform import Split
-from ampjax.optim.told_staleness import asks_staleness
+from ampjax.optim.staleness_state import uses_staleness
 
 CHUNK = 1_024
 """Rows in one call: a fixed number, since each other number would be compiled anew."""
@@ -111,7 +111,7 @@ def make_row_update(
         alone = (
             not split.n_rounds
             and split.rules[ALONE].zero_gradient_is_noop
-            and not asks_staleness(tx, jax.ShapeDtypeStruct(shape, dtype))
+            and not uses_staleness(tx, jax.ShapeDtypeStruct(shape, dtype))
         )
     except Exception:  # a user's transform may raise anything while it is traced: the update of whole tables will tell
         return None

@@ -44,13 +44,13 @@ def split_rows(
       tx: Any optax transform, chains and masks included.
       params: The parameters, or their shapes and dtypes.
       tables: Leaves of `params` that are tables, `[n_rows, *row]`, by their paths as `jax.tree_util.keystr` writes them.
-      transposed: Those of the tables that stand for parameters of other axes, such as a transpose: `tx` may not go by axes there.
+      transposed: The tables among these that represent parameters with other axes, such as a transpose; there `tx` must not depend on axes.
 
     Returns:
-      The parts; put together they equal `tx` on the whole tree.
+      The parts; together they equal `tx` on the whole tree.
 
     Raises:
-      SettingsError: If `tx` is no optax transform, or asks for more than gradients, state and parameters.
+      SettingsError: If `tx` is no optax transform, or needs more than gradients, state and parameters.
       TableError: If a table is no such leaf, or the transform is not row-wise on it.
 
     >>> params = {"embedding": jax.ShapeDtypeStruct((1000, 4), "float32"), "w": jax.ShapeDtypeStruct((4,), "float32")}

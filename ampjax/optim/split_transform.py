@@ -23,8 +23,8 @@ Totals = Sequence[Mapping[str, Values]]
 class Split:
     """An optax transform for a tree of parameters, cut into rules for its tables' rows and a shared part.
 
-    Trees that its functions take and give have None in place of tables' leaves: parameters and gradients without tables,
-    the state as `tx.init` makes it without row-wise leaves. One step of training is
+    The trees that its functions take and return have None in place of tables: parameters and gradients without tables,
+    and the state of `tx.init` without its row-wise leaves. One step of training is
 
     1. for each of `n_rounds`: `shared`; each table's `RowRule.partials` where its rows are; `RowRule.combine` of these;
     2. `update`: new dense parameters, new shared state, and shared values for each table;
@@ -49,7 +49,7 @@ class Split:
     _update: SharedSlice
 
     def init(self, params: Tree) -> Tree:
-        """The shared state, as `tx.init` makes it.
+        """Makes the shared state, as `tx.init` does.
 
         Args:
           params: The dense parameters.
@@ -61,7 +61,7 @@ class Split:
         return self.state.fill(program(dict(zip(inputs, self.params.shared(params, "params"), strict=True))))
 
     def shared(self, turn: int, params: Tree, state: Tree, grads: Tree, totals: Totals) -> dict[str, list[jax.Array]]:
-        """What each table's rule needs for the reductions of one round; mostly nothing.
+        """Computes the values that each table's rule needs for the reductions of one round; usually none.
 
         Args:
           turn: The round.
@@ -79,7 +79,7 @@ class Split:
     def update(
         self, params: Tree, state: Tree, grads: Tree, totals: Totals
     ) -> tuple[Tree, Tree, dict[str, list[jax.Array]]]:
-        """The update of all that is shared, and what each table's rule needs to update rows.
+        """Updates everything shared, and computes the values that each table's rule needs to update rows.
 
         Args:
           params: The dense parameters.

@@ -1,4 +1,4 @@
-"""What a runner did with each variable, and why: a table to print and numbers to read.
+"""The explanation of how a runner keeps each variable, and why: a table to print and numbers to read.
 
 It only presents what the plan, the steps and the searches know.
 """

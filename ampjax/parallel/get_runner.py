@@ -38,18 +38,18 @@ def get_runner(
     """Makes a single-device program data-parallel (the paper's `get_runner`).
 
     The first batch shows which parameters are sparse. Dense ones get a copy on every replica's device, and AllReduce keeps the copies
-    equal. Sparse ones go to host-side tables at servers, of which a step pulls and updates the rows that it touches. The training is that
-    of the single-device program on the joined batch. If it is not, since the program computes something across the examples of its part,
-    the user is warned at the first batch (`check_equivalence`). `px.Weighted`, `px.all_gather` and `px.mean` reach over replicas.
+    equal. Sparse ones go to host-side tables at servers; a step pulls and updates the rows that it touches. Training equals that of the
+    single-device program on the joined batch. If the program computes something across the examples of a batch, this may not hold; the
+    first batch is checked, and there is a warning (`check_equivalence`). `px.Weighted`, `px.all_gather` and `px.mean` work across replicas.
 
     Args:
       loss_fn: `loss_fn(params, batch) -> loss` or `(loss, aux)`, anything that `jax.jit` takes; `px.Weighted` in the place of a loss. With
         the mean over examples and `mean` in the settings (or sums and `sum`), replicas together compute the single-device step.
       params: A pytree of float arrays; copied at the first batch.
       tx: An optax transform, which must work row by row on sparse variables. Without sparse variables and servers, it gets the loss as
-        `value`. Transforms that ask for `staleness` are told how many updates were made since the gradients' parameters were pulled: 0 with
-        a barrier. Their state then stands in a `ToldState`, on tables, too.
-      resource_info: A resource file, what one holds, `Resources`, or None for all local devices as one machine. Where machines have
+        `value`. Transforms that take `staleness` get the number of updates since the gradients' parameters were pulled, which is 0 if
+        `sync` is True. Their state is then inside a `StalenessState`, on tables, too.
+      resource_info: A resource file, a mapping with its content, `Resources`, or None for all local devices as one machine. For machines with
         addresses, a server process is started for each server and a worker process for each replica, at the first batch.
       config: The settings.
       partitioners: Which sparse variables share a number of partitions.
@@ -59,7 +59,7 @@ def get_runner(
       The runner.
 
     Raises:
-      SettingsError: If resources are wrong, `loss_fn`, `tx`, `config` or a partitioner is none, or JAX runs in several processes.
+      SettingsError: If resources are wrong, `loss_fn`, `tx`, `config` or a partitioner is of another type, or JAX runs in several processes.
       ParameterError: If a parameter has no gradient or is not finite.
 
     Warns:
@@ -95,8 +95,8 @@ def get_runner(
             "get_runner",
             "one process, which has all devices",
             f"{jax.process_count()} processes (`jax.process_count()`)",
-            "Several machines are not supported yet: each process would train a model of its own. "
-            "Start one process on one machine, without `jax.distributed.initialize`.",
+            "Each process would train a model of its own. Start one, without `jax.distributed.initialize`; for several machines, "
+            "give those in the resource file an `address`: the runner starts processes there.",
         )
     warn_of_wrong_numbers("get_runner", jax.local_devices(backend="cpu"))
     resources = find_resources(resource_info)

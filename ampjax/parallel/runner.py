@@ -32,13 +32,13 @@ Tree = Any
 
 
 class Runner:
-    """A model in training. Made by `get_runner`.
+    """Trains a model data-parallel; `get_runner` makes it.
 
-    It has more than 15 methods, as it is all that a user of hybrid training holds: they train, read and write the model, and half of them
-    are properties. What they do is done by `Training`.
+    It has more than 15 methods, since it is the only object that users of hybrid training need: they train, read and write the model, and
+    half of them are properties. `Training` does the work.
 
     Args:
-      setup: What it is trained with.
+      setup: The loss, the optimizer and the settings.
       params: The first parameters.
       partitioners: The user's partitioners.
       clock: Gives seconds; for the partition search.
@@ -61,9 +61,9 @@ class Runner:
         self.close()
 
     def close(self) -> None:
-        """Ends its processes, if it has any, and with them what they hold: read or save it before.
+        """Ends the runner's processes, if it has any. Their parameters are lost: read or save them before.
 
-        The end of a `with` block does this too, and so does the end of the runner or of this process.
+        The end of a `with` block also does this, and so does the end of the runner or of this process.
         """
         if self.setup.group is not None:
             self.setup.group.close()
@@ -73,29 +73,30 @@ class Runner:
     # ---- training ----------------------------------------------------------------------------------------------------
 
     def run(self, batch: Tree, fetch: str | Sequence[str] = ()) -> Metrics:
-        """One step over all replicas.
+        """Takes one step over all replicas.
 
-        Ids outside of a table do what they do on one device, by JAX's gather mode: ids from -n to -1 count from the end of n rows; beyond
-        that `x[ids]` reads the nearest row, and `jnp.take` NaN, which stops the step; neither has a gradient.
+        Ids outside a table have the same effect as on one device, by JAX's gather mode. Ids from -n to -1 count from the end of n rows. For
+        other ids `x[ids]` reads the nearest row, and `jnp.take` reads NaN, which stops the step; neither gets a gradient.
 
         Args:
           batch: A joined batch, which is cut into as many parts as there are replicas, or `Parts`, as `shard` gives them.
-          fetch: What of the aggregated gradients to read: `gradients` (by path: an array, or `RowGrads` for a sparse variable),
+          fetch: Which parts of the aggregated gradients to read: `gradients` (by path: an array, or `RowGrads` for a sparse variable),
             `norms` (by path), `global_norm`.
 
         Returns:
           The step's metrics.
 
         Raises:
-          SettingsError: If the replicas don't divide the batch, or `fetch` names something else.
-          ParameterError: If a gradient is not finite. Nothing has changed then, as after all errors but a `ServerError`. Without a barrier
-            it may be of an earlier step: then that gradient alone is dropped, and this step has been taken and counted.
+          SettingsError: If the number of replicas does not divide the batch, or `fetch` names something else.
+          ParameterError: If a gradient is not finite. Nothing has changed then, as after all errors but a `ServerError`. In asynchronous
+            training (`sync=False`) the gradient may be of an earlier step: then it alone is dropped, and this step has been taken and counted.
           TableError: If a row's gradient is not finite; or, at the first batch, if the optimizer is not row-wise on a table.
           DataError: If the batch is not like the first one.
           EquivalenceError: At the first batch, if the joined batch's loss is not what replicas make of it, where the settings ask for it.
-          ServerError: If a server's process has ended. `restore` goes on from a checkpoint, with a new process.
-          HostError: If a worker's process has ended, or gives no sign of life; likewise. With `ParallaxConfig(checkpoint=...)` all processes
-            are started anew instead, and all steps since the last checkpoint taken again (`recoveries`).
+          ServerError: If a server's process has ended. `restore` continues from a checkpoint, with a new process.
+          HostError: If a worker's process has ended, or gives no sign of life. `restore` helps here, too. With
+            `ParallaxConfig(checkpoint=...)` there is no error: all processes are started anew, and all steps since the last checkpoint are
+            repeated (`recoveries`).
         """
         wanted = checked_fetch(fetch, self.setup.config.sync)
         parts = split_batch(batch, len(self.setup.resources.devices))
@@ -103,7 +104,7 @@ class Runner:
         return self._training.take_step(parts, wanted)
 
     def build(self, batch: Tree) -> Runner:
-        """Plans and builds for a batch, without a step; `run` does it otherwise.
+        """Plans and builds the step for a batch without taking it; else the first `run` does this.
 
         Args:
           batch: As `run` takes it.
@@ -122,7 +123,7 @@ class Runner:
         return self
 
     def reset(self, params: Tree) -> None:
-        """Starts anew from other parameters of the same shapes: what was compiled, planned and split stays.
+        """Restarts training from other parameters of the same shapes; compiled programs, plan and partitions are kept.
 
         Args:
           params: Parameters like the first ones.
@@ -134,7 +135,7 @@ class Runner:
         self._training.reset(params)
 
     def resplit(self, partitions: int) -> None:
-        """Deals the rows of all tables out to another number of partitions; training goes on as it was.
+        """Distributes the rows of all tables over another number of partitions; training is not affected.
 
         Args:
           partitions: P; a group of tables gets the nearest number that it may have (see `partitioner`).
@@ -149,14 +150,14 @@ class Runner:
             model.resplit(group, min(max(partitions, group.low), group.high))
 
     def wait(self) -> None:
-        """Returns when everything that was begun has ended, so that times can be taken."""
+        """Waits until all work that was begun has ended, so that times can be measured."""
         if isinstance(model := self._training.model, BuiltModel):
             model.settle().wait()
 
     def keys(self) -> jax.Array:
-        """Random keys for the next step, one for each replica, made of the seed and the step's number.
+        """Makes random keys for the next step, one for each replica, from the seed and the step's number.
 
-        Put them into the batch, where a program draws at random: each replica gets `[1]` of them.
+        Put them into the batch if the program draws random numbers: each replica gets `[1]` of them.
 
         Returns:
           `[n]`.
@@ -168,7 +169,7 @@ class Runner:
 
     @property
     def setup(self) -> RunnerSetup:
-        """What it is trained with, the optimizer as steps use it."""
+        """The loss, the settings, and the optimizer as steps use it."""
         return self._training.setup
 
     @property
@@ -188,7 +189,7 @@ class Runner:
 
     @property
     def plan(self) -> VariablePlan | None:
-        """What becomes of each variable; None before the first batch."""
+        """The plan for each variable; None before the first batch."""
         model = self._training.model
         return model.plan if isinstance(model, BuiltModel) else None
 
@@ -219,10 +220,10 @@ class Runner:
         return [] if searches is None else list(searches.results)
 
     def explain(self, compiled: bool = True) -> Explanation:
-        """What became of each variable, and why.
+        """Explains how each variable is kept, and why.
 
         Args:
-          compiled: Whether the bytes of AllReduce are read from the compiled program, which is compiled once more for that.
+          compiled: Whether the bytes of AllReduce are read from the compiled program, which is compiled once more for this.
 
         Returns:
           A table to print, with one entry for each variable.
@@ -236,7 +237,7 @@ class Runner:
     # ---- files -------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
-        """Writes all parameters and optimizer state to a folder, with checksums, in one go.
+        """Writes all parameters and the optimizer state to a folder, with checksums, atomically.
 
         Args:
           path: The folder; a checkpoint that is there is replaced.
@@ -248,10 +249,10 @@ class Runner:
         self._training.save(path)
 
     def restore(self, path: str | Path) -> None:
-        """Goes on from what `save` wrote, once all of it was read and checked.
+        """Restores a checkpoint that `save` wrote, after all of it has been read and checked.
 
-        Before the first batch it is not known yet where variables live. Then only the parameters' shapes are compared at once, and the
-        folder must stay: it is read and checked as a whole at the first batch, and whenever parameters or optimizer state are read before.
+        Before the first batch it is not yet known where variables are kept. So then only the parameters' shapes are compared, and the
+        folder must not be removed: it is read and checked as a whole at the first batch, or when parameters or optimizer state are read.
 
         Args:
           path: The folder.
@@ -263,10 +264,10 @@ class Runner:
         self._training.restore(path)
 
     def resume(self) -> int:
-        """Goes on from the newest whole checkpoint that `ParallaxConfig(checkpoint=...)` has written, if there is one.
+        """Continues from the newest complete checkpoint that `ParallaxConfig(checkpoint=...)` has written, if there is one.
 
-        Called before the first batch, by a program that may have been killed. The run then ends with the same bits as one that was not,
-        if it gets the batches that are left: `shard(data, skip=runner.steps)` has them, and `keys` those of the next step.
+        Call it before the first batch, in a program that may have been killed. If the run then gets exactly the remaining batches, it ends with
+        the same bits as one that was not killed: `shard(data, skip=runner.steps)` gives these batches, and `keys` the keys of the next step.
 
         Returns:
           The steps that had been taken; 0 if there is no checkpoint.
@@ -277,7 +278,7 @@ class Runner:
           TableError: If all checkpoints are damaged.
 
         Warns:
-          SnapshotWarning: For each damaged one that was passed over.
+          SnapshotWarning: For each damaged checkpoint that was skipped.
         """
 
         def restore(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""When a runner saves itself, and what it goes on from after a crash."""
+"""When a runner saves itself, and from which checkpoint it continues after a crash."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RunnerCheckpoints:
         self._series = None if when is None else Series(when.folder, "step-", when.keep)
 
     def claim(self) -> None:
-        """Notes that the model goes on from one of these checkpoints, or from another that the user has chosen."""
+        """Notes that the model continues from one of these checkpoints, or from another that the user has chosen."""
         if self._series is not None:
             self._series.claim()
 
@@ -41,7 +41,7 @@ class RunnerCheckpoints:
             self._series.begin("checkpoints", fix)
 
     def resume(self, restore: Callable[[Path], T]) -> T | None:
-        """Goes on from the newest checkpoint that is whole.
+        """Continues from the newest complete checkpoint.
 
         Args:
           restore: Reads one, all of it or nothing.
@@ -65,7 +65,7 @@ class RunnerCheckpoints:
 
         Args:
           steps: Steps taken so far.
-          save: Writes one into a folder, in one go.
+          save: Writes one into a folder, atomically.
 
         Returns:
           The folder, if it has.

@@ -79,7 +79,7 @@ def save(
     *,
     axes: Axes | None = None,
 ) -> None:
-    """Writes a checkpoint, which replaces what the folder held before in one go.
+    """Writes a checkpoint; it replaces the previous content of the folder atomically.
 
     Args:
       folder: Where to.

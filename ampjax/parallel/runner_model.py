@@ -150,7 +150,7 @@ class BuiltModel:
             homes.resplit(counts)
 
     def save(self, path: str | Path, steps: int, notes: Mapping[str, Any] | None) -> None:
-        """Writes all parameters and optimizer state to a folder in one go.
+        """Writes all parameters and optimizer state to a folder, atomically.
 
         Args:
           path: The folder; a checkpoint that is there is replaced.

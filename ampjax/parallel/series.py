@@ -1,6 +1,6 @@
-"""Checkpoints of one run in one folder: numbered, each whole or not there; the last few are kept, and the newest that is whole is read.
+"""Numbered checkpoints of one run in one folder. Each is complete or not there; the last few are kept, and the newest undamaged one is read.
 
-Each is a folder that `runner_files` writes in one go. A damaged one is left where it is: it may still be of use to somebody.
+Each is a folder that `runner_files` writes atomically. A damaged one is not deleted: parts of it may still be of use.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class SnapshotWarning(UserWarning):
-    """A snapshot is damaged, so an older one was taken."""
+    """A snapshot is damaged, so an older one was used."""
 
 
 class Series:
@@ -40,18 +40,18 @@ class Series:
         self._is_own = False  # whether what is there was written here, or gone on from
 
     def claim(self) -> None:
-        """Notes that a run goes on from one of these, or from another that the user has chosen."""
+        """Notes that a run continues from one of these, or from another that the user has chosen."""
         self._is_own = True
 
     def begin(self, what: str, fix: str) -> None:
-        """Begins a run that goes on from none of these, unless they have been claimed.
+        """Begins a run that continues from none of these, unless they have been claimed.
 
         Args:
           what: What errors call them.
           fix: What a user is to do if there are some.
 
         Raises:
-          DataError: If there are some of another run: the newest of two runs could not be told.
+          DataError: If there are some of another run: it would not be clear of which run the newest is.
         """
         numbers = [] if self._is_own else self.numbers()
         if numbers:
@@ -60,7 +60,11 @@ class Series:
         self.claim()
 
     def numbers(self) -> list[int]:
-        """The numbers of the checkpoints that are there, the newest first. Deletes what killed saves have left beside them."""
+        """The numbers of the checkpoints that are there, the newest first. Deletes what killed saves have left beside them.
+
+        Returns:
+          The numbers.
+        """
         if not self.folder.is_dir():
             return []
         name = re.compile(re.escape(self._stem) + r"(\d+)(\..*)?")
@@ -74,6 +78,9 @@ class Series:
 
         Args:
           number: Its number.
+
+        Returns:
+          Its path.
         """
         return self.folder / f"{self._stem}{number}"
 
@@ -82,7 +89,7 @@ class Series:
 
         Args:
           number: Its number.
-          save: Writes it into a folder, in one go.
+          save: Writes it into a folder, atomically.
         """
         save(self.path(number))
         if self._keep is not None:
@@ -90,20 +97,20 @@ class Series:
                 shutil.rmtree(self.path(old), ignore_errors=True)
 
     def read(self, load: Callable[[Path], T]) -> T | None:
-        """Reads the newest checkpoint that is whole.
+        """Reads the newest undamaged checkpoint.
 
         Args:
           load: Reads one, all of it or nothing.
 
         Returns:
-          What `load` gave; None if no checkpoint is there.
+          The result of `load`; None if there is no checkpoint.
 
         Raises:
-          TableError: If there are some and all are damaged; of the newest.
-          DataError: If the newest whole one is of another model.
+          TableError: If there are some and all are damaged; the error is that of the newest.
+          DataError: If the newest undamaged one is of another model.
 
         Warns:
-          SnapshotWarning: For each damaged one that was passed over.
+          SnapshotWarning: For each damaged checkpoint that was skipped.
         """
         passed_over: list[TableError] = []
         for number in self.numbers():

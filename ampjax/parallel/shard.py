@@ -27,7 +27,7 @@ Tree = Any
 
 @dataclass(frozen=True)
 class Parts:
-    """One step's batches, one for each replica: what `runner.run` takes in place of a joined batch.
+    """The batches of one step, one for each replica; `runner.run` takes it in place of a joined batch.
 
     Args:
       batches: Pytrees of equal structure, shapes and dtypes, in the order of replicas.
@@ -94,17 +94,18 @@ def shard(
 ) -> Any:
     """Gives each replica its own part of a data set: element i goes to replica i mod n (the paper's `shard`).
 
-    * An array, or a pytree of arrays with one leading size: `Parts` of every n-th row; rows that are too many are dropped.
+    * An array, or a pytree of arrays with one leading size: `Parts` of every n-th row; surplus rows are dropped.
     * A grain `MapDataset`, or anything with a length that can be sliced by a step: each replica gets a slice of it.
-    * Any other iterable (a generator, a grain `IterDataset`, a loader): its elements are dealt out in one pass.
+    * Any other iterable (a generator, a grain `IterDataset`, a loader): its elements go to the replicas in turn, in one pass.
 
     Args:
       data: The data set. An element of an iterable is one replica's batch.
       resource_info: The replicas, as `get_runner` takes them.
-      index: With `count`, one replica's part alone, for programs that feed replicas themselves.
+      index: With `count`: return this replica's part alone, for programs that feed replicas themselves.
       count: Number of replicas; by default those of `resource_info`.
-      skip: Steps whose elements are left out, for a program that goes on after a crash: `runner.steps`, or what is left of them after whole
-        epochs (`divmod(runner.steps, len(shard(data)))`). Arrays are one step, so they take none. An iterable is gone through.
+      skip: The number of steps to leave out, for a program that continues after a crash: `runner.steps`, or its remainder after whole
+        epochs (`divmod(runner.steps, len(shard(data)))`). Arrays are a single step, so nothing can be skipped. The skipped elements of an
+        iterable are read and dropped.
 
     Returns:
       `Parts` for arrays, else something to iterate that gives `Parts`; with `index`, that replica's part in the data's own kind.

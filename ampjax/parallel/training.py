@@ -1,4 +1,4 @@
-"""How a runner trains: it plans at the first batch, takes steps, searches partitions, saves, and goes on after a loss of processes.
+"""How a runner trains: it plans at the first batch, takes steps, searches partitions, saves, and recovers after a loss of processes.
 
 Owns the order of these things and the counts. The model itself, files and reports are elsewhere.
 """
@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from ampjax.errors import AmpError, EquivalenceWarning, HostError, ServerError, SettingsError
-from ampjax.optim.told_staleness import told_if_asked
+from ampjax.optim.staleness_state import keep_staleness_if_used
 from ampjax.parallel.config.partitioner import Group, Partitioner
 from ampjax.parallel.config.trainable_params import checked_params
 from ampjax.parallel.equivalence.compare import Equivalence, check_equivalence
@@ -55,7 +55,7 @@ class Training:
         self, setup: RunnerSetup, params: Tree, partitioners: Sequence[Partitioner], clock: Callable[[], float]
     ):
         first = checked_params(params)
-        self.setup, self.steps = replace(setup, tx=told_if_asked(setup.tx, first)), 0
+        self.setup, self.steps = replace(setup, tx=keep_staleness_if_used(setup.tx, first)), 0
         self.model: InitialModel | BuiltModel = InitialModel(self.setup.tx, first)
         self._partitioners, self._clock = list(partitioners), clock
         self.searches: Searches | None = None
@@ -155,7 +155,7 @@ class Training:
     def _step(
         self, model: BuiltModel, parts: Sequence[Tree], wanted: Sequence[str]
     ) -> tuple[Metrics, Sequence[AmpError]]:
-        """One step, and which errors are to be told after it."""
+        """Takes a step; also returns the errors that are to be raised after it."""
         searches = self.searches
         if searches is not None and (next_split := searches.wanted()) is not None:
             model.resplit(*next_split)

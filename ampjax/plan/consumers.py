@@ -1,24 +1,20 @@
-"""Finds, for each stage, who consumes its rows: fills in `sole`, `written` and `workers_ahead`."""
+"""Finds who consumes the rows of each stage: fills in `sole`, `written` and `workers_ahead` of `Stage`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ampjax.ir.control_nodes import Bcast, Distribute, Flatmap, Repeat, Ungroup
 from ampjax.plan.stages import HOST, Stage, StagePort, Targets
-
-MAKES_COPIES = (Ungroup, Repeat, Distribute, Flatmap, Bcast)
-"""Control nodes after which several messages can hold the same rows."""
 
 
 def find_sole_consumers(stages: Sequence[Stage]) -> None:
-    """Finds the outputs whose every message is consumed exactly once, and the ports that get such messages only: fills in `written` and `sole`.
+    """Finds the outputs whose messages are each consumed exactly once (`written`), and the ports that get only such messages (`sole`).
 
     Args:
       stages: All stages of a plan.
     """
     outputs = {(s.number, j): reached(route, stages) for s in stages for j, route in enumerate(s.routes)}
-    # A group's rows are its members', which others may consume too.
+    # A group has the rows of its members, which other stages may consume, too.
     good = {key: once and stages[key[0]].kind.is_dispatched for key, (_, once) in outputs.items()}
     while True:
         shared = {leaf for key, (leaves, _) in outputs.items() if not good[key] for leaf in leaves}
@@ -36,7 +32,7 @@ def find_sole_consumers(stages: Sequence[Stage]) -> None:
 
 
 def _pays(stages: Sequence[Stage], leaf: StagePort) -> bool:
-    """Whether the adjoint at a port computes a gradient for each message, row by row."""
+    """Whether the backward pass of a port's stage computes a gradient for each of the port's messages, row by row."""
     stage = stages[leaf.stage]
     port = stage.ports[leaf.port]
     comes_back = stage.kind.starts_backward or any(out.is_float for out in stage.outputs)
@@ -61,10 +57,10 @@ def count_workers_ahead(stages: Sequence[Stage]) -> None:
 
 
 def _loops(ahead: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-    """The strongly connected components of a graph, those that are reached before those that reach them (Tarjan 1972).
+    """The strongly connected components of a graph, each after those that it leads to (Tarjan 1972).
 
     Args:
-      ahead: For each vertex, those that its edges lead to.
+      ahead: For each vertex, the vertices that its edges lead to.
     """
     order: dict[int, int] = {}
     lowest: dict[int, int] = {}
@@ -101,10 +97,10 @@ def reached(targets: Targets, trained: Sequence[Stage] | None = None) -> tuple[d
 
     Args:
       targets: The route.
-      trained: All stages, to count only those that training reaches; None counts all.
+      trained: All stages, to consider only those that training reaches; None considers all ports.
 
     Returns:
-      The ports, as the keys of a dictionary, in order; whether each message certainly reaches exactly one.
+      The ports, as the keys of a dictionary, in order; and whether each message certainly reaches exactly one of them.
     """
     leaves: dict[StagePort, None] = {}
     once, seen, stack = True, set(), [targets]
@@ -117,7 +113,7 @@ def reached(targets: Targets, trained: Sequence[Stage] | None = None) -> tuple[d
             if isinstance(target, StagePort):
                 leaves[target] = None
                 continue
-            once &= target.kind not in MAKES_COPIES
+            once &= not target.kind.makes_copies
             if id(target) not in seen:
                 seen.add(id(target))
                 stack.extend(target.targets)

@@ -1,4 +1,4 @@
-"""What a node keeps on its device: parameters, accumulated gradients, optimizer state."""
+"""The memory of a node on its device: parameters, accumulated gradients, optimizer state."""
 
 from __future__ import annotations
 

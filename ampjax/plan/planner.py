@@ -30,7 +30,7 @@ class Plan:
 
     Args:
       graph: The graph.
-      layout: Where state fields stand.
+      layout: The column of each state field.
       stages: All stages; the routes refer to them by number.
       pumps: The route of each pump's messages.
       workers: Number of workers.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RowSeeds:
-    """Where random numbers come from: every epoch draws anew.
+    """The random numbers of bodies: every epoch draws anew.
 
     Args:
       seed: The run's.

@@ -1,4 +1,4 @@
-"""The kinds of stages, each a set of traits. To add one: a value here, its node in `planner.KIND_OF`, its runner in `engine/kinds`."""
+"""The kinds of stages, each a set of traits. To add a kind: a value here, its node in `planner.KIND_OF`, its runner in `engine/kinds`."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import KW_ONLY, dataclass
 
 @dataclass(frozen=True)
 class StageKind:
-    """What the stages of a kind do.
+    """The traits of the stages of a kind.
 
     Args:
       name: The kind's name, for messages and traces.
-      is_dispatched: Whether it runs on a device. A stage that does not is control alone, and its rows are those of its producers.
-      has_bodies: It runs the user's functions, which may have parameters, draw random numbers and need a gradient.
-      is_row_wise: Its kernels are one function of a row, so they can be looped over several dispatches.
-      sums_segments: Its output rows are sums of segments of its input rows.
-      by_topology: What it sends and adds up follows a topology, so it may make another number of rows than it takes.
-      starts_backward: Its forward dispatch computes gradients, too: a loss.
-      is_sink: What arrives goes to the user.
-      is_transfer: It copies rows from one memory space to another.
-      reads_table: Its parameters are a table in host memory, of which it copies rows to a device.
+      is_dispatched: Whether it runs on a device. If not, the stage is only control, and its rows are those of its producers.
+      has_bodies: Whether it runs the user's functions, which may have parameters, draw random numbers and need a gradient.
+      is_row_wise: Whether its kernels are functions of a single row, so that they can be looped over several dispatches.
+      sums_segments: Whether its output rows are sums of segments of its input rows.
+      by_topology: Whether a topology says which rows it sends and adds up, so that it may make more or fewer rows than it takes.
+      starts_backward: Whether its forward dispatch also computes gradients: a loss.
+      is_sink: Whether its messages go to the user.
+      is_transfer: Whether it copies rows from one memory space to another.
+      reads_table: Whether its parameters are a table in host memory, of which it copies rows to a device.
     """
 
     name: str
@@ -66,10 +66,10 @@ REDUCE = StageKind("reduce", sums_segments=True)
 """A reduction over the rows of each message."""
 
 COLLECT = StageKind("collect", sums_segments=True, by_topology=True)
-"""Sums of what arrives over the edges of a topology."""
+"""Sums of the rows that arrive over the edges of a topology."""
 
 SINK = StageKind("sink", is_sink=True)
-"""What the user gets."""
+"""Messages for the user."""
 
 TRANSFER = StageKind("transfer", is_transfer=True)
 """A copy to another memory space."""

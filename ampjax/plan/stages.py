@@ -56,7 +56,7 @@ class ControlStep:
 
     @functools.cached_property
     def kind(self) -> type:
-        """What the node does."""
+        """The type of the node's operation."""
         return type(self.node.op)
 
     @functools.cached_property
@@ -72,7 +72,7 @@ class ControlStep:
 
     @functools.cached_property
     def new_fields(self) -> tuple[str, ...]:
-        """Those of the messages that go out."""
+        """The state fields of the messages that go out."""
         return wire_type(self.node.outputs[0]).fields
 
 
@@ -81,28 +81,28 @@ Targets = list[StagePort | ControlStep]
 
 @dataclass(eq=False)
 class Stage:
-    """What one dispatch runs.
+    """A unit that one dispatch runs: one payload node or several fused ones.
 
-    It has more than twelve fields: all that the scheduler and the engine must know of a stage is found once, when a plan is made.
+    It has more than twelve fields: everything that the scheduler and the engine must know of a stage is determined once, when a plan is made.
 
     Args:
       number: Its place in `Plan.stages`.
-      kind: What stages of its kind do.
+      kind: The traits of its kind.
       nodes: The payload nodes in it, sources first, with the distribute of a chain; empty for a transfer.
       worker: The worker that runs it.
       space: The memory space of its outputs.
-      join: What makes its inputs belong together.
+      join: The key by which its inputs are joined.
       wires: The wires that leave it.
       ports: Its inputs.
       outputs: The type of each wire.
-      routes: Where each wire's messages go.
-      topology: Name of the topology pump that drives it, for a collect or a chain.
-      chain: For `edges`: the chain; its message is port 0.
-      sole: For each port, whether it is the sole consumer of every message that arrives: its adjoint writes the message's gradient
-        rather than adding to it.
-      written: For each output, whether all its messages have such a sole consumer: no adjoint rows need to be set to zero.
-      workers_ahead: Workers on the way from it to where its messages end, its own included.
-      trains: Whether training reaches it: no sink, nor what is computed for sinks alone since the loss has it fused.
+      routes: For each wire, the stages and control nodes that its messages go to.
+      topology: The name of its topology's pump, for a collect or a chain.
+      chain: For `edges`: the chain; its message is at port 0.
+      sole: For each port, whether it is the sole consumer of every message that arrives there. Its adjoint then writes the message's gradient
+        and does not add to it.
+      written: For each output, whether all its messages have such a sole consumer, so that no adjoint rows need to be set to zero.
+      workers_ahead: The number of workers from here to where its messages end, its own included.
+      trains: Whether training reaches it: it is no sink, and is not a second copy of nodes, for sinks alone, that a loss has fused.
     """
 
     number: int
@@ -182,7 +182,7 @@ class Stage:
 
     @functools.cached_property
     def route_by(self) -> RouteBy | None:
-        """What reads its second port's payloads back into the states, if anything does."""
+        """Its `route_by`, which reads payloads back into the states, if it has one."""
         op = self.nodes[-1].op if self.nodes else None
         return op if isinstance(op, RouteBy) else None
 

@@ -19,7 +19,7 @@ QUEUE_COLUMNS = [
     c.N_SORTED,
     c.SORTED_BORN,
 ]
-"""What a queue knows of its messages."""
+"""The columns of a queue that describe its messages."""
 
 
 def forget_all(t: Tables, capacities: np.ndarray) -> None:

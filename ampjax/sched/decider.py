@@ -158,7 +158,7 @@ class Decider:
         return reason in (c.ARENA_FULL, c.BUFFER_FULL)
 
     def _decided(self, lines: np.ndarray) -> DecidedLines:
-        """What loops have written about some dispatches, in memory that nobody writes to again, but for `lines`."""
+        """The arrays that loops have written about some dispatches; except for `lines`, their memory is not written to again."""
         if not len(lines):
             return DecidedLines(lines, self._pack[:0], 0, self._due[:0])
         last = lines[-1]

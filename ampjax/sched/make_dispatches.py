@@ -20,7 +20,7 @@ from ampjax.sched.updates.stashed_weights import WeightStashes
 
 
 class _Queue(NamedTuple):
-    """What is the same for all dispatches of a queue."""
+    """The properties that all dispatches of a queue share."""
 
     stage: int
     direction: str
@@ -30,7 +30,7 @@ class _Queue(NamedTuple):
 
 
 class DecidedLines(NamedTuple):
-    """What loops have written about some dispatches.
+    """The arrays that loops have written about some dispatches.
 
     Args:
       lines: `[n, columns]`: a line for each dispatch; see `columns`.
@@ -46,7 +46,7 @@ class DecidedLines(NamedTuple):
 
 
 class Decisions:
-    """Dispatches that have been decided together. They are made when somebody asks for them.
+    """Dispatches that have been decided together. The objects are made on demand.
 
     Args:
       lines: `[n, columns]`: what loops have written about them.

@@ -10,7 +10,7 @@ from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
 
 
 class VirtualTime:
-    """Virtual time, and who is busy; at first nobody is.
+    """Virtual time, and the workers that are busy; at first none is.
 
     Args:
       rates: What dispatches cost.

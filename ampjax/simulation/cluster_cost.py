@@ -14,15 +14,15 @@ from ampjax.simulation.profile_cost import HostedCost
 
 @dataclass(frozen=True)
 class LinkTimes:
-    """What travelling costs processors; `python -m experiments calibrate --hosts 2` measures it.
+    """The processor time of sending launches and rows between processes; `python -m experiments calibrate --hosts 2` measures it.
 
-    The defaults are those of two processes on a virtual machine with two cores: sockets of this machine, encrypted.
+    The defaults were measured with two processes on one virtual machine with two cores, over encrypted sockets.
 
     Args:
-      launch_driver_ns: Nanoseconds of the driver to write a launch into a batch, to send it, and to hear that it is done.
-      launch_host_ns: Nanoseconds of a host to read it.
-      message_ns: Nanoseconds of either host for a message with rows that cross.
-      byte_ns: Nanoseconds of either end for each byte of them, and of pumped payloads.
+      launch_driver_ns: Nanoseconds that the driver needs to write a launch into a batch, to send it, and to receive its acknowledgement.
+      launch_host_ns: Nanoseconds that a host needs to read a launch.
+      message_ns: Nanoseconds that the sender, and also the receiver, needs for a message with rows.
+      byte_ns: Nanoseconds that each of the two needs for a byte of these rows, or of pumped payloads.
 
     Raises:
       SettingsError: If one is negative or not finite.
@@ -41,25 +41,29 @@ class LinkTimes:
             )
 
     def crossing_ns(self, n_bytes: int) -> float:
-        """Nanoseconds that rows take of the host that sends them, and as many of the one that receives them.
+        """The time that the host that sends rows needs for them; the host that receives them needs as much.
 
         Args:
           n_bytes: How many bytes they are.
+
+        Returns:
+          Nanoseconds.
         """
         return self.message_ns + n_bytes * self.byte_ns
 
 
 @dataclass(frozen=True)
 class ClusterCost:
-    """Hosts like the machine that was measured, one for each memory space, and a driver that decides for all of them (decision 26).
+    """A cost model of several hosts, each like the machine that was measured, and of a driver that decides for all of them (decision 26).
 
-    The driver takes its time for control and to send launches. A host issues and computes with one thread, in the order of decision.
+    There is a host for each memory space. The driver needs time for control and for sending launches. A host issues and computes with one
+    thread, in the order in which launches were decided.
 
     Args:
       plan: The plan; stages and nodes must have the names of those that were measured.
       profile: Measured times.
       cores: Cores of all machines together. With one for each host and one for the driver, none slows another down.
-      link: What travelling costs.
+      link: The times for launches and rows that travel.
     """
 
     plan: Plan
@@ -68,7 +72,14 @@ class ClusterCost:
     link: LinkTimes = LinkTimes()
 
     def host_ns(self, dispatch: Dispatch) -> float:
-        """Nanoseconds that a dispatch keeps the driver busy, from which pumped payloads come."""
+        """The time for which a dispatch keeps the driver busy; pumped payloads come from there.
+
+        Args:
+          dispatch: The dispatch.
+
+        Returns:
+          Nanoseconds.
+        """
         return (
             self._here.control_ns(dispatch)
             + self.link.launch_driver_ns
@@ -76,14 +87,28 @@ class ClusterCost:
         )
 
     def device_ns(self, dispatch: Dispatch) -> float:
-        """Nanoseconds that the host of its worker needs for it."""
+        """The time that the host of its worker needs for a dispatch.
+
+        Args:
+          dispatch: The dispatch.
+
+        Returns:
+          Nanoseconds.
+        """
         here = self._here
         crossing = self.source_ns(dispatch)
         received = self.link.launch_host_ns + self._pumped_bytes(dispatch) * self.link.byte_ns
         return received + here.issue_ns(dispatch) + (crossing or here.device_ns(dispatch))
 
     def source_ns(self, dispatch: Dispatch) -> float:
-        """Nanoseconds that a transfer needs of the host from which its rows come; 0 for any other dispatch."""
+        """The time that a transfer needs of the host from which its rows come; 0 for any other dispatch.
+
+        Args:
+          dispatch: The dispatch.
+
+        Returns:
+          Nanoseconds.
+        """
         n_bytes = None if dispatch.stage < 0 else self.plan.stages[dispatch.stage].crossing_bytes
         return 0.0 if n_bytes is None else self.link.crossing_ns(dispatch.n_rows * n_bytes)
 

@@ -38,15 +38,15 @@ Times = Mapping[str, Mapping[int, float]]
 
 @dataclass(frozen=True)
 class Profile:
-    """Times of stages and updates on a machine.
+    """Measured times of stages and updates on a machine; `amp.profile` makes it.
 
     Args:
-      times: By `direction stage` (`forward linear1`, ...), `update node`, and `direction stage, updating` where a kernel makes the updates
-        of what it brings: nanoseconds for some numbers of rows (an update's is 1), from the call until the device is done, of a machine
-        that does nothing else.
-      kernels: The same: the part of them that is the device's.
-      issue: The same: what the call takes of the host's thread while devices work.
-      control: The same: what the scheduler takes of it to choose a dispatch and to let its messages travel on.
+      times: Nanoseconds from the call until the device is done, on a machine that does nothing else, for some numbers of rows (1 for an
+        update). The keys are `direction stage` (`forward linear1`, ...), `update node`, and `direction stage, updating` for a kernel that
+        also makes the updates.
+      kernels: With the same keys: the device's part of these times.
+      issue: With the same keys: the time of the host's thread for the call, while devices work.
+      control: With the same keys: the time of the scheduler to choose a dispatch and to let its messages travel on.
     """
 
     times: Times
@@ -55,12 +55,15 @@ class Profile:
     control: Times = field(default_factory=dict)
 
     def ns(self, key: str, rows: int, part: str = "times") -> float:
-        """Nanoseconds for a number of rows: interpolated between measured sizes; beyond the largest in proportion to the rows.
+        """The time for a number of rows: interpolated between measured sizes; beyond the largest size, in proportion to the rows.
 
         Args:
           key: A key of the tables.
           rows: Number of rows.
           part: Which table: `times`, `kernels`, `issue` or `control`.
+
+        Returns:
+          Nanoseconds.
 
         Raises:
           SettingsError: If it was never measured.
@@ -90,6 +93,12 @@ class Profile:
     @classmethod
     def load(cls, path: str | Path) -> Profile:
         """Reads what `save` wrote.
+
+        Args:
+          path: The file.
+
+        Returns:
+          The profile.
 
         Raises:
           DataError: If there is no such file, or it is no profile.

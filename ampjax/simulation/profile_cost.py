@@ -14,15 +14,15 @@ from ampjax.simulation.profile import Profile, timing_key, timing_key_with_updat
 
 @dataclass(frozen=True)
 class ProfileCost:
-    """A machine whose devices are as fast as the one that was measured; its fully connected layers may run on faster devices.
+    """A cost model of devices as fast as the one that was measured; fully connected layers may run on faster devices.
 
-    With `flops`, stages with fully connected layers take their flops' time and everything else its measured time: what the paper's table 3
-    did, whose authors replaced such layers by waits and ran the rest (Appendix C).
+    With `flops`, stages with fully connected layers take time by their operations, and everything else takes its measured time. The paper
+    did the same for its table 3: its authors replaced such layers by waits and ran the rest (Appendix C).
 
     Args:
       plan: The plan; stages and nodes must have the names of those that were measured.
       profile: Measured times.
-      flops: Operations per second for fully connected layers; None for measured times.
+      flops: The cost of fully connected layers; None for measured times.
     """
 
     plan: Plan
@@ -38,9 +38,9 @@ class ProfileCost:
 
 @dataclass(frozen=True)
 class HostedCost:
-    """The machine that was measured, as the asyncio driver uses it.
+    """A cost model of the machine that was measured, with a single host thread as in the asyncio driver.
 
-    One Python thread decides and issues for all workers, and shares the cores with them.
+    This one Python thread decides and issues for all workers, and shares the cores with them.
 
     Args:
       plan: The plan; stages and nodes must have the names of those that were measured.
@@ -53,23 +53,58 @@ class HostedCost:
     cores: float
 
     def host_ns(self, dispatch: Dispatch) -> float:
-        """Nanoseconds that a dispatch keeps the host busy."""
+        """The time for which a dispatch keeps the host busy.
+
+        Args:
+          dispatch: The dispatch.
+
+        Returns:
+          Nanoseconds.
+        """
         return self.issue_ns(dispatch) + self.control_ns(dispatch)
 
     def issue_ns(self, dispatch: Dispatch) -> float:
-        """Nanoseconds that the calls of its kernels take of a thread."""
+        """The time that a thread needs to call a dispatch's kernels.
+
+        Args:
+          dispatch: The dispatch.
+
+        Returns:
+          Nanoseconds.
+        """
         return _sum(self.plan, dispatch, self.profile, "issue")
 
     def control_ns(self, dispatch: Dispatch) -> float:
-        """Nanoseconds that the scheduler needs to decide on it."""
+        """The time that the scheduler needs to decide on a dispatch.
+
+        Args:
+          dispatch: The dispatch.
+
+        Returns:
+          Nanoseconds.
+        """
         return sum(self.profile.ns(key, rows, "control") for key, rows in _run_by(self.plan, dispatch))
 
     def device_ns(self, dispatch: Dispatch) -> float:
-        """Nanoseconds that its worker's device needs for it, once it has been issued."""
+        """The time that its worker's device needs for a dispatch, once it has been issued.
+
+        Args:
+          dispatch: The dispatch.
+
+        Returns:
+          Nanoseconds.
+        """
         return _sum(self.plan, dispatch, self.profile, "kernels")
 
     def source_ns(self, dispatch: Dispatch) -> float:
-        """Nanoseconds that a transfer needs of the device from which its rows come: none, since it is a kernel of the other one."""
+        """The time that a transfer needs of the device from which its rows come: 0, since the other device runs the kernel.
+
+        Args:
+          dispatch: The dispatch.
+
+        Returns:
+          Nanoseconds.
+        """
         del dispatch
         return 0.0
 

@@ -55,7 +55,7 @@ Measure = Callable[[Loop, Executor, bool], Measured]
 
 @dataclass(frozen=True)
 class Simulation:
-    """What a simulated run came to.
+    """The result of a simulated run.
 
     Args:
       instances: Instances that went through.
@@ -95,25 +95,25 @@ def simulate(
     trace: Trace | None = None,
     **options: Any,
 ) -> Simulation:
-    """One pass over some instances in virtual time, each worker with a device of its own.
+    """Runs one pass over some instances in virtual time; each worker has a device of its own.
 
     Args:
       graph: A closed graph.
       data: The instances, taken in order.
       cost: Makes the cost model from the plan: for example `functools.partial(FlopsCost, flops=1e12, latency_ns=500)`. By default
-        the paper's hypothetical device of 10^12 operations a second. A `HostedCost` is a machine like this one, whose one host thread
-        decides and issues for all workers; a `ClusterCost` is several of them, whose driver decides for all.
-      numerics: Whether the kernels run too, so that metrics and parameters come out; else only control flows.
+        the paper's hypothetical device of 10^12 operations a second. A `HostedCost` models a machine like this one, whose one host thread
+        decides and issues for all workers; a `ClusterCost` models several hosts, for which one driver decides.
+      numerics: Whether the kernels run too, so that there are metrics and parameters; else only control runs.
       tx: The optax transform of every parameterised node that has none of its own; by default `optax.adam(1e-3)`. Without numerics it
-        only counts for `device_memory`.
+        only matters for `device_memory`.
       params: With numerics: parameters by node name; nodes that are left out are initialised from the seed.
-      train: False runs inference: for the losses, or where there are none for the sinks.
-      trace: Filled with where each worker's time goes; not with a `HostedCost` or a `ClusterCost`.
-      **options: The settings of the run, as for `Trainer`: see `Settings`. `memory_limit` means nothing here, `run_ahead` only with a
+      train: False runs inference: for the losses, or for the sinks if there is no loss.
+      trace: Gets a record of each worker's time; not with a `HostedCost` or a `ClusterCost`.
+      **options: The settings of the run, as for `Trainer`: see `Settings`. `memory_limit` has no effect here, and `run_ahead` only with a
         `HostedCost` or a `ClusterCost`.
 
     Returns:
-      Time, throughput, counts.
+      Time, throughput and counts.
 
     Raises:
       GraphError: If the graph is not closed.
@@ -150,16 +150,15 @@ def profile(
     tx: optax.GradientTransformation | None = None,
     **options: Any,
 ) -> Profile:
-    """Measures how long each kernel takes on this machine, and the host for each, for simulations of machines like it.
+    """Measures how long each kernel takes on this machine, and how long the host needs to issue it, to simulate machines like this one.
 
-    The instances are trained on to compile, and then `passes` times one dispatch at a time, for the devices' part, and as often with the
-    host ahead of the devices, for its own; medians count. Where kernels can make updates, all that is done once with these and once
-    without.
+    A first training pass compiles. Then `passes` passes run one dispatch at a time, to measure the devices, and as many with the host ahead of
+    the devices, to measure the host. If kernels can make updates, all this is done once with such updates and once without.
 
     Args:
       graph: A closed graph.
       data: Some instances, more than are in flight at once, so that dispatches of all sizes occur.
-      passes: How often.
+      passes: The number of passes of each kind.
       tx: As for `simulate`.
       **options: The settings that the simulation will have.
 

@@ -1,4 +1,4 @@
-"""For tests, ours and users': the oracle, the measure of a difference, and random graphs."""
+"""Helpers for tests, those of users included: the oracle, the measure of differences, and random graphs."""
 
 from ampjax.testing.differences import compare, difference_table
 from ampjax.testing.random_graphs.random_case import Case, random_case

@@ -15,7 +15,7 @@ Difference = tuple[str, str, float]
 
 
 def compare(got: Mapping[str, Any], want: Mapping[str, Any]) -> list[Difference]:
-    """Compares two dictionaries of pytrees leaf by leaf, in the measure of the gradient parity law.
+    """Compares two dictionaries of pytrees leaf by leaf, with the measure that the law of gradient parity uses.
 
     Args:
       got: By node name, a pytree of arrays.

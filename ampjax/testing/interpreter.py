@@ -1,10 +1,10 @@
-"""What every node kind means, message by message: one instance's synchronous run through the static graph.
+"""Defines what every node kind means, message by message: one instance's synchronous run through the static graph.
 
-It shares nothing with the scheduler or the engine, so that agreement of the two says something. It is slow on purpose: one message is one
-object, a ragged message's payload is a tuple of rows, and no two rows are ever computed together.
+It shares no code with the scheduler or the engine, so tests can compare the two. It is simple and slow on purpose: each message is an
+object, a ragged message's payload is a tuple of rows, and no two rows are computed together.
 
-The route backward that the paper's nodes would take (a Phi's recorded origin, an Isu's inverse) is walked explicitly for every message.
-A Relabel can't be walked back, so the way of the messages that it sends ends there.
+For every message it checks the path back that the paper's nodes would take (a Phi's recorded origin, an Isu's inverse). A Relabel has no
+inverse, so the path back of the messages that it sends ends there.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ KeyFn = Callable[[str, StateDict, int], Any]
 
 @dataclass(frozen=True)
 class _Message:
-    """A payload (a tuple of rows if ragged), its state, and where it was made: the wire and its state there."""
+    """A message: its payload (a tuple of rows if ragged), its state, and its origin: the wire where it was made, and its state there."""
 
     payload: Any
     state: StateDict
@@ -47,9 +47,9 @@ class Results:
     """What a run has computed and counted.
 
     Args:
-      losses: The loss node's role and the loss of each loss row.
-      metrics: A metric's name, its value or sum, and its count, for each metric of each loss row.
-      outputs: A sink's name, the state and the payload of each message that arrived there.
+      losses: For each loss row, the loss node's role and the loss.
+      metrics: For each metric of each loss row, its name, its value or sum, and its count.
+      outputs: For each message at a sink, the sink's name, the state and the payload.
       rows: Gradient rows, by the node that has the parameters.
       messages: Messages that arrived, by node.
     """
@@ -61,7 +61,7 @@ class Results:
     messages: Counter[str] = field(default_factory=Counter)
 
     def score(self, role: str, out: Any) -> None:
-        """Notes what a loss's body has returned for one row.
+        """Records the result of a loss's body for one row.
 
         Args:
           role: The loss's name.
@@ -74,7 +74,7 @@ class Results:
 
 
 class Run:
-    """One instance's run: a queue of messages, and the dictionaries of those that wait.
+    """One instance's run: a queue of messages, and dictionaries of the messages that wait.
 
     Args:
       graph: A closed graph.
@@ -104,8 +104,8 @@ class Run:
 
         Raises:
           DeadlockError: If messages are left waiting for others that never come.
-          MessageError: If two messages of one state meet where one belongs, rows do not fit, or a state function fails.
-          InvariantError: If the way back from a node does not lead to the state that was emitted.
+          MessageError: If two messages with the same state arrive where only one may, rows do not fit, or a state function fails.
+          InvariantError: If the path back from a node does not lead to the state that was emitted.
         """
         for node, payload, state in pumped:
             if isinstance(payload, Topology):
@@ -127,11 +127,11 @@ class Run:
         self._send(node.outputs[output], _Message(payload, state, (node.outputs[output], state)))
 
     def _send(self, wire: Wire, message: _Message) -> None:
-        """Puts a message before all consumers of a wire."""
+        """Queues a message for all consumers of a wire."""
         self._queue.extend((node, port, message) for node, port in wire.consumers)
 
     def _step(self, node: Node, port: int, message: _Message) -> None:
-        """Handles one message. Routing nodes pass it on; at the others its way back is checked first."""
+        """Handles one message. Control nodes with a path back pass it on; at all others the path back is checked first."""
         op, where, state = node.op, f"node `{node.name}`", message.state
         self.results.messages[node.name] += 1
         match op:
@@ -151,7 +151,7 @@ class Run:
                 self._consume(node, port, message)
 
     def _consume(self, node: Node, port: int, message: _Message) -> None:
-        """Handles a message at a node that makes new messages of it."""
+        """Handles a message at a node that makes new messages from it."""
         op, where, state, payload = node.op, f"node `{node.name}`", message.state, message.payload
         match op:
             case Relabel():

@@ -28,7 +28,7 @@ from ampjax.testing.oracles import find_oracle
 
 @dataclass(frozen=True)
 class Reference:
-    """What a synchronous run over some instances gives.
+    """The results of a synchronous run over some instances.
 
     Args:
       loss: The sum over all loss rows of all instances.
@@ -62,8 +62,8 @@ def reference(
 ) -> Reference:
     """Interprets a graph on some instances and differentiates the summed loss with `jax.grad`.
 
-    The state's `instance` is the instance's position in `instances`. Instances do not meet, so each is run by itself, first come
-    first served.
+    The state's `instance` is the instance's position in `instances`. Instances do not interact, so each is run by itself, and its messages
+    are handled in the order in which they were sent.
 
     Args:
       graph: A closed graph.
@@ -71,8 +71,8 @@ def reference(
       instances: A data set, or a sequence of dictionaries as `InstanceList` takes them.
       gradients: False leaves the gradients out.
       keys: PRNG keys for bodies that take one; None gives them `key=None`, as outside training.
-      jit: True compiles the whole run as one function: seconds of compilation, so only for what runs long, and not for graphs with a
-        `route_by`, whose way depends on payloads.
+      jit: True compiles the whole run as one function. This takes seconds, so it only pays for long runs. It is impossible for graphs with a
+        `route_by`, whose control flow depends on payloads.
       oracle: How bodies are evaluated: `jit` compiles each by itself; `eager` evaluates them operation by operation in float64 (see
         `ampjax.testing.oracles`), in which keys draw other numbers than in float32. Results are NumPy arrays of float64 then.
       ended: Called when an instance has been run forward.
@@ -86,7 +86,7 @@ def reference(
       DeadlockError: If messages are left waiting for others that never come.
       InvariantError: If the way back from a node does not lead to the state that was emitted (a wrong inverse).
       GraphError: If `eager` can't evaluate a body.
-      SettingsError: If the oracle is unknown, or a run is to be compiled whole and yet evaluated operation by operation.
+      SettingsError: If the oracle is unknown, or `jit` is combined with the oracle `eager`.
     """
     _check(graph, params, jit, oracle)
     if not isinstance(instances, Instances):
@@ -129,11 +129,11 @@ def reference(
 
 
 def init_params(graph: Graph, seed: int = 0) -> dict[str, Any]:
-    """Makes initial parameters of every parameterised node: `init` of a key folded from the seed and the node's number.
+    """Makes the initial parameters of every parameterised node: its `init` of a key folded from the seed and the node's number.
 
     Args:
       graph: A closed graph.
-      seed: Of the keys.
+      seed: The seed of the keys.
 
     Returns:
       A pytree for each parameterised node, by name.

@@ -38,16 +38,16 @@ def verify(
 ) -> Verification:
     """Compares training and inference with the composed function and its `jax.grad`, across schedules.
 
-    Compared are: of training the loss, metrics, gradient rows, every gradient and the gradient norm; of `evaluate` the loss and metrics; of
-    `predict` what arrives at each sink, with its states. The report says what was not looked at. Parameters are frozen, whatever schedules
-    and nodes say of updates. Random bodies (dropout, say) get no key in the reference: a graph with any is reported to differ unless they
-    compute the same with a key.
+    For training it compares the loss, metrics, gradient rows, every gradient and the gradient norm; for `evaluate` the loss and metrics; for
+    `predict` the messages at each sink, with their states. The report says what was skipped. Parameters are frozen, whatever schedules
+    and nodes say about updates. Random bodies (such as dropout) get no key in the reference. So a graph with random bodies is reported to
+    differ, unless these compute the same with a key.
 
     The reference evaluates bodies operation by operation in float64, so that it shares neither fusions nor rounding with the engine. For
-    three sequences, trees, sentences or molecules that takes 2 to 7 s, less than the engine's own compilations, and about 2.5 ms for each
-    further message (rows of ragged messages count). For hundreds of instances `oracle="jit"` is about ten times as fast, but the compiler
-    that compiles the engine compiles its bodies, too. A body that pins float32 (`astype`, `jnp.zeros(n, jnp.float32)`) also rounds in the
-    reference; a body whose types no longer fit one another is refused with an error that names it.
+    three sequences, trees, sentences or molecules this takes 2 to 7 s, less than the engine's own compilations, and about 2.5 ms for each
+    further message (each row of a ragged message counts). For hundreds of instances `oracle="jit"` is about ten times as fast, but then
+    the compiler of the engine also compiles the reference. A body that fixes float32 (`astype`, `jnp.zeros(n, jnp.float32)`) also rounds in
+    the reference. A body whose types no longer fit together in float64 is refused with an error that names it.
 
     Args:
       graph: A closed graph with at least one loss.
@@ -57,7 +57,7 @@ def verify(
       tolerance: Largest difference allowed: max |difference| / max |reference| per leaf.
       seed: Of the initial parameters.
       oracle: How the reference evaluates bodies: `eager` or `jit`.
-      quick: Of the default schedules only the second, in which kernels are fused and dispatches full.
+      quick: Whether to try only the second of the default schedules, in which kernels are fused and dispatches are full.
       progress: Whether to show progress.
 
     Returns:

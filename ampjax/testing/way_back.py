@@ -1,6 +1,6 @@
-"""The way that a gradient message would take through routing nodes, by the state alone, as in the paper.
+"""The path of a gradient message back through control nodes, found by the state alone, as the nodes of the paper do it.
 
-A cond or bcast is entered from its only input, an isu applies its inverse, and a phi remembers from which port a state came.
+A cond or bcast has only one input to go back to, an isu applies its inverse, and a phi remembers from which port a state came.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class WayBack:
         self._ports: dict[tuple[str, StateKey], int] = {}  # at phis
 
     def remember(self, phi: str, port: int, state: StateDict) -> None:
-        """Notes at which port of a phi a message arrived.
+        """Notes the port of a phi at which a message arrived.
 
         Args:
           phi: The phi's name.
@@ -34,23 +34,23 @@ class WayBack:
           state: The message's state.
 
         Raises:
-          MessageError: If another one with its state came to another port.
+          MessageError: If a message with the same state arrived at another port.
         """
         if self._ports.setdefault((phi, state_key(state)), port) != port:
             want, fix = "states that are unique at a phi", "Tell the messages apart by an isu."
             raise MessageError(f"node `{phi}`", want, f"{state} again, on port {port}", fix)
 
     def check(self, node: Node, port: int, state: StateDict, made: tuple[Wire, StateDict]) -> None:
-        """Checks that the way back leads to where a message was made.
+        """Checks that the path back from a node ends where the message was made.
 
         Args:
-          node: The node that the message has come to.
-          port: Its port there.
+          node: The node at which the message has arrived.
+          port: The port there.
           state: The message's state.
           made: The wire on which it was sent first, and its state there.
 
         Raises:
-          InvariantError: If it leads elsewhere.
+          InvariantError: If it ends elsewhere.
           MessageError: If an inverse fails.
         """
         wire, reached = node.inputs[port], state

@@ -1,1 +1,1 @@
-"""What a run leaves to be read later: traces, journals, recordings. Data only."""
+"""The records of a run, to be read later: traces, journals, recordings. Data only."""

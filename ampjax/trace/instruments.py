@@ -45,7 +45,7 @@ class Instrument:
         """
 
     def carried_out(self) -> None:
-        """What had been decided has been issued, all of it or all but the latest."""
+        """Called when all decided dispatches have been issued, or all but the latest."""
 
     def done(self, dispatch: Dispatch, choices: np.ndarray | None) -> None:
         """A dispatch's messages travel on.

@@ -15,22 +15,22 @@ from ampjax.trace.trace_records import KINDS, QueueSample, Slice, StalenessSampl
 
 
 class Trace:
-    """A record of runs: slices of workers' time in the order in which they were added, and more.
+    """A record of what workers did during runs: slices of time, waits, queues and staleness.
 
-    Of each kind of record the first `max_slices` are kept. It has more than 15 methods, since what is added and what is read are the same
-    columns: methods `add...` take numbers as they come, in the middle of a run, and properties make records of them later.
+    Of each kind of record the first `max_slices` are kept. The class has more than 15 methods, since adding and reading use the same
+    columns: methods `add...` take numbers during a run, and properties make records of them later.
 
     Args:
       slices: Slices to begin with.
-      max_slices: The most that are kept, so that a long run does not fill the memory (a slice of 64 messages takes about 1 kB).
-      every: On real devices: one dispatch in so many, or fewer, is waited for and timed; the others' times are worked out from these and
-        from when the host issued them (see `drivers.sampling_timer`). 1 waits for every dispatch before its messages travel on: exact, and
-        slow.
+      max_slices: The most slices that are kept, so that a long run does not fill the memory (a slice of 64 messages takes about 1 kB).
+      every: On real devices, at most one dispatch in `every` is waited for and timed; the times of the others are worked out from these and
+        from when the host issued them (see `drivers.sampling_timer`). 1 waits for every dispatch before its messages travel on, which is
+        exact, but slow.
 
     Attributes:
       runs: Start and end of each run, in nanoseconds.
       stages: Which nodes run together, by the name of their stage.
-      histograms: Gradient rows of each staleness `[128]`, by node; the last counts all above, too.
+      histograms: By node, how many gradient rows had each staleness, `[128]`; the last entry counts all larger ones, too.
 
     Raises:
       SettingsError: If `max_slices` or `every` is less than 1.
@@ -82,7 +82,7 @@ class Trace:
           kind: `forward`, `backward`, `update`, `transfer` or `infer`.
           start_ns: When it began.
           end_ns: When it ended.
-          instances: A sequence or integer array that nobody writes to afterwards; may repeat.
+          instances: The instances, a sequence or integer array that must not be changed afterwards; may repeat.
           rows: Rows of payload.
           messages: Messages.
         """
@@ -100,7 +100,7 @@ class Trace:
         self._n_dropped += n
 
     def add_wait(self, worker: int, reason: str, start_ns: int, end_ns: int) -> None:
-        """Records a time in which a worker had nothing to do; see `Wait`.
+        """Records a period in which a worker did nothing; see `Wait`.
 
         Args:
           worker: The worker's number.
@@ -112,7 +112,7 @@ class Trace:
             self._waits.append((worker, reason, start_ns, end_ns))
 
     def add_queues(self, worker: int, time_ns: int, queues: Iterable[tuple[str, str, int]]) -> None:
-        """Records what waits for a worker at one moment; see `QueueSample`.
+        """Records the queues of a worker at one moment; see `QueueSample`.
 
         Args:
           worker: The worker's number.
@@ -135,7 +135,7 @@ class Trace:
             self._updates.append((node, time_ns, rows, mean))
 
     def postpone(self, add: Callable[[Trace], None]) -> None:
-        """Leaves work until the trace is read.
+        """Postpones work until the trace is read.
 
         Args:
           add: Called with the trace when it is read; adds records to it.
@@ -226,7 +226,11 @@ class Trace:
         return max((row[4] for row in self._read()), default=0) - min((row[3] for row in self._read()), default=0)
 
     def busy_fraction(self) -> dict[int, float]:
-        """The part of the span in which each worker had at least one slice, by worker; slices at the same time count once."""
+        """Computes the part of the span in which each worker had at least one slice; slices at the same time count once.
+
+        Returns:
+          By worker, a number from 0 to 1.
+        """
         busy: dict[int, int] = {}
         until: dict[int, int] = {}
         for worker, _, _, start, end, *_ in sorted(self._read(), key=lambda row: row[3]):

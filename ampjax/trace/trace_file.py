@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 @dataclass
 class Contents:
-    """What a trace's file holds; the fields are a `Trace`'s."""
+    """The content of a trace's file; the fields are those of a `Trace`."""
 
     slices: list[Slice] = field(default_factory=list)
     waits: list[Wait] = field(default_factory=list)

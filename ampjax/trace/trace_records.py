@@ -1,4 +1,4 @@
-"""What a trace is made of: pieces of a worker's time, why it waited, what waited for it, and how stale gradients were."""
+"""The records of a trace: slices of a worker's time, its waits, its queues, and the staleness of gradients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ampjax.errors import SettingsError
 
 KINDS = ("forward", "backward", "update", "transfer", "infer")
-"""What a worker can be busy with."""
+"""The kinds of work of a worker."""
 
 REASONS = ("join", "throttled", "policy", "memory", "starved")
 """Why a worker has nothing to do.
@@ -81,7 +81,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class QueueSample:
-    """What waited for a worker when it chose a dispatch (whose messages still count as waiting), or had nothing to do.
+    """The queues of a worker when it chose a dispatch (whose messages still count as waiting), or had nothing to do.
 
     Args:
       worker: The worker's number.

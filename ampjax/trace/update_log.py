@@ -1,4 +1,4 @@
-"""Logs of updates: which instances' gradients each update of each node is made of, and which version of the parameters each of them saw.
+"""Logs of updates: the instances whose gradients each update of each node contains, and the parameter version that each of them saw.
 
 A file is JSON Lines: a first line that says what it is, then a line for each update, in the order in which they were issued.
 """
@@ -32,16 +32,18 @@ Gradients = Callable[[Dispatch], Sequence[tuple[str, np.ndarray, np.ndarray]]]
 
 @dataclass(frozen=True, eq=False)
 class LoggedUpdate:
-    """An update of a node, and the gradients that it is made of: one entry for each instance, epoch and version seen.
+    """An update of a node, and the gradients that it contains: one entry for each instance, epoch and version seen.
 
     Args:
       node: The node.
-      version: The version of its parameters that the update makes; the first one makes version 1. A mean of replicas makes a version, too, and is no update.
-      rows: Gradient rows in all. They are more than the entries' where some had been accumulated before the log began, or before the snapshot that the fit has gone on from.
+      version: The version of its parameters that the update makes; the first update makes version 1. Averaging replicas also makes a
+        version, but is not logged as an update.
+      rows: Gradient rows in all. These may be more than those of the entries, if some were accumulated before the log began, or before the
+        snapshot from which the fit was resumed.
       epoch: `[n]` int64: the epoch of each entry, from 1.
-      instance: `[n]` int64: its instance, by its place in the data set; in one that is reshuffled, by its place in that epoch.
-      seen: `[n]` int64: the version that its forward pass saw.
-      gradient_rows: `[n]` int64: how many gradient rows it has.
+      instance: `[n]` int64: the instance of each entry, by its position in the data set; if this is reshuffled, by its position in the epoch.
+      seen: `[n]` int64: the version that the forward pass of each entry saw.
+      gradient_rows: `[n]` int64: the number of gradient rows of each entry.
     """
 
     node: str
@@ -56,7 +58,8 @@ class LoggedUpdate:
     def staleness(self) -> np.ndarray:
         """`[n]` int64: how many versions were made between each entry's forward pass and this update.
 
-        Statistics and budgets count until the gradient arrives. It is the same, unless replicas have met while the gradient waited for this update.
+        Statistics and budgets count until the gradient arrives. The numbers are the same, unless replicas were averaged while the gradient
+        waited for this update.
         """
         return self.version - 1 - self.seen
 
@@ -166,7 +169,7 @@ class UpdateLog(Instrument):
 
 
 def read_update_log(path: str | Path) -> list[LoggedUpdate]:
-    """Reads what `Trainer.fit(..., update_log=path)` has written. A last line that was cut off, as the run was killed, is left out.
+    """Reads a log of updates that `Trainer.fit(..., update_log=path)` has written. An incomplete last line of a killed run is left out.
 
     Args:
       path: The file.
@@ -175,7 +178,7 @@ def read_update_log(path: str | Path) -> list[LoggedUpdate]:
       The updates, in the order in which they were issued.
 
     Raises:
-      DataError: If it is no such log, or damaged.
+      DataError: If the file is no such log, or is damaged.
       OSError: If it can't be read.
     """
     return [

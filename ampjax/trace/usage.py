@@ -19,7 +19,7 @@ Span = tuple[int, int, int, str]
 
 
 def usage(trace: Trace) -> dict[int, dict[str, int]]:
-    """Where each worker's time went, over all runs of a trace.
+    """How each worker spent its time, over all runs of a trace.
 
     Where slices of a worker overlap, the one that began first counts; waits count only where there is no slice.
 

@@ -194,6 +194,6 @@ def _two_counts(given: Any) -> tuple[int, int]:
 
 
 def _beside(store: AnyStore, rows: Mapping[str, Any]) -> dict[str, Any]:
-    """What is saved beside parameters; `rows` are gradients of tables."""
+    """The saved state other than parameters; `rows` are gradients of tables."""
     beside = {"optimizers": dict(store.opt_state), "gradients": dict(store.accumulators)}
     return beside | ({"rows": dict(rows)} if rows else {})

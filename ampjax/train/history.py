@@ -1,4 +1,4 @@
-"""What a training run leaves: one record per epoch, on screen, as data, and as JSON Lines."""
+"""The history of a training run: one record per epoch, on screen, as data, and as JSON Lines."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ class Epoch:
 
     Args:
       epoch: Its number, from 1.
-      train: Training metrics by name: `loss`, and what the losses' bodies return.
+      train: Training metrics by name: `loss`, and the metrics that the losses' bodies return.
       valid: Validation metrics by name; empty if there was no validation.
       train_per_s: Training examples per second.
       valid_per_s: Validation examples per second.
-      seconds: Seconds of training and validation, those of earlier epochs included. What is done between epochs is left out: compiling
-        ahead of them, callbacks.
+      seconds: Seconds of training and validation since the run began, without the time between epochs (compiling ahead, callbacks).
       staleness_mean: Mean staleness over the epoch's gradient rows.
       staleness_max: Largest staleness.
       messages: Messages dispatched in training.
       dispatches: Dispatches in training.
       updates: Updates of all nodes.
-      compilations: Kernels compiled in this epoch, warm-up aside.
+      compilations: Kernels compiled in this epoch, without warm-up.
     """
 
     epoch: int
@@ -48,7 +47,11 @@ class Epoch:
     compilations: int
 
     def record(self) -> dict[str, Any]:
-        """Gives the epoch as one flat dictionary; metrics are called `train_loss`, `valid_accuracy`, and so on."""
+        """Gives the epoch as one flat dictionary; metrics are called `train_loss`, `valid_accuracy`, and so on.
+
+        Returns:
+          Strings and numbers by name.
+        """
         flat = {k: v for k, v in vars(self).items() if k not in ("train", "valid")}
         metrics = {
             f"{part}_{name}": value for part in ("train", "valid") for name, value in getattr(self, part).items()
@@ -56,7 +59,11 @@ class Epoch:
         return {"epoch": flat.pop("epoch"), **metrics, **flat}
 
     def line(self) -> str:
-        """Gives the epoch as a line of text: metrics, throughput, staleness, seconds."""
+        """Gives the epoch as a line of text: metrics, throughput, staleness, seconds.
+
+        Returns:
+          The line.
+        """
         metrics = [
             f"{part} {name} {value:.4f}" for part in ("train", "valid") for name, value in getattr(self, part).items()
         ]
@@ -72,7 +79,7 @@ class History:
       epochs: One record per epoch.
       interrupted: True if the run was ended by Ctrl-C.
       settings: The run's settings, for the record.
-      resumed: For each time that the run went on from a snapshot: the `epoch`, by number, and how many of its `instances` had ended.
+      resumed: For each time that the run was resumed from a snapshot: the number of the `epoch`, and how many of its `instances` had ended.
     """
 
     epochs: list[Epoch] = field(default_factory=list)
@@ -87,10 +94,13 @@ class History:
         return self.epochs[i]
 
     def best(self, metric: str = "accuracy") -> float:
-        """The best validation value of a metric: the smallest of losses and errors, the largest of all others.
+        """Finds the best validation value of a metric: the smallest of losses and errors, the largest of all others.
 
         Args:
           metric: The metric's name, without `valid_`.
+
+        Returns:
+          The value.
 
         Raises:
           KeyError: If no epoch has the metric.
@@ -117,7 +127,11 @@ class History:
         return next((e for e in self.epochs if metric in e.valid and reaches(e.valid[metric], target, metric)), None)
 
     def records(self) -> list[dict[str, Any]]:
-        """One dictionary per epoch, with the settings."""
+        """Gives one dictionary per epoch, with the settings.
+
+        Returns:
+          The dictionaries, in order.
+        """
         return [{**self.settings, **epoch.record()} for epoch in self.epochs]
 
     def to_jsonl(self, path: str | Path) -> None:
@@ -135,7 +149,11 @@ class History:
                 file.write(json.dumps(record) + "\n")
 
     def table(self) -> Table:
-        """The epochs as a table for the terminal; of more than four metrics, the training loss and those of validation."""
+        """Shows the epochs as a table; of more than four metrics only the training loss and those of validation.
+
+        Returns:
+          A `rich` table.
+        """
         return filled(*self._cells())
 
     def _repr_html_(self) -> str:
@@ -180,6 +198,9 @@ def falls(metric: str) -> bool:
 
     Args:
       metric: The metric's name.
+
+    Returns:
+      True if so.
     """
     return "loss" in metric or "error" in metric
 
@@ -190,6 +211,9 @@ def best(values: Iterable[float], metric: str) -> float:
     Args:
       values: The metric's values, at least one.
       metric: The metric's name.
+
+    Returns:
+      The best value.
 
     Raises:
       ValueError: If there is no value.
@@ -204,6 +228,9 @@ def reaches(value: float, target: float, metric: str) -> bool:
       value: The metric's value.
       target: The target.
       metric: The metric's name.
+
+    Returns:
+      True if it is.
     """
     return value <= target if falls(metric) else value >= target
 

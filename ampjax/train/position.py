@@ -6,10 +6,10 @@ import numpy as np
 
 
 class Position:
-    """What training goes on from, beside parameters, optimizer states and gradients.
+    """The state that is needed to continue training, besides parameters, optimizer states and gradients.
 
     Args:
-      seed: Of the random numbers.
+      seed: The seed of the random numbers.
 
     Attributes:
       rng: Draws the order of instances, and reshuffles data sets.

@@ -1,4 +1,4 @@
-"""Predictions: the messages that arrive at sinks, put in order."""
+"""Predictions: the messages that arrive at sinks, sorted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens before data run: arenas are sized and kernels are compiled, for what sampled instances need."""
+"""Preparation before a run: arenas are sized and kernels are compiled, as sampled instances need them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run starts from: what must be the same for a replay to repeat it, and what may explain a replay that differs."""
+"""The provenance of a run: properties that must be the same in a replay, and properties that may explain why a replay differs."""
 
 from __future__ import annotations
 

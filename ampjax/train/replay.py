@@ -33,30 +33,31 @@ def replay(
     resume: bool = False,
     **options: Any,
 ) -> History:
-    """Runs a recorded `fit` again, decision by decision, to bitwise the same parameters (same machine, same versions).
+    """Runs a recorded `fit` again, decision by decision; the parameters come out the same, bit for bit (on the same machine and versions).
 
-    The recording holds the order of all that happened; messages and numbers are computed anew, and compared with its checksums on
-    the way: each dispatch's messages, and all parameters after each pass. Works also where an event loop runs, as in a notebook.
+    The recording has the order of all decisions. Messages and numbers are computed anew and compared with its checksums: the messages of
+    each dispatch, and all parameters after each pass. This also works while an event loop runs, as in a notebook.
 
     Args:
-      path: What `fit(..., record=path)` has written.
-      trainer: A trainer as the recorded one was when its `fit` began. Or the graph: then a trainer is made with the recorded settings.
+      path: The recording that `fit(..., record=path)` has written.
+      trainer: A trainer in the state that the recorded one had when its `fit` began. Or the graph: then a trainer is made with the recorded
+        settings.
       train: The training instances of the recorded run.
       valid: Its validation instances.
-      partial: Whether a recording that was cut off (by a killed run) is replayed up to there; the history says `interrupted` then.
-      callbacks: The callbacks of the recorded run, as far as they ran or changed something.
+      partial: Whether an incomplete recording (of a killed run) is replayed to its end; the history then has `interrupted` set.
+      callbacks: The callbacks of the recorded run, if they ran or changed anything.
       progress: Whether to show progress.
-      resume: Whether to go on from the newest whole snapshot of a replay that was killed; the trainer is one with snapshots.
-      **options: With a graph: what the recorded trainer was given beside its settings: `tx`, `params`, `controller`, `devices`.
+      resume: Whether to continue from the newest complete snapshot of a replay that was killed; the trainer must have snapshots.
+      **options: With a graph: the recorded trainer's arguments other than its settings: `tx`, `params`, `controller`, `devices`.
 
     Returns:
       The history, with the times of the replay. The trainer has the parameters of the recorded run.
 
     Raises:
-      ReplayError: If the file is no recording, or cut off, or not of such a trainer; or at the first decision that differs.
-      SettingsError: If options come with a trainer, or there is nothing to resume from.
-      DataError, TableError: If snapshots can't be gone on from, as for `Trainer.fit`.
-      Exception: What the recorded run raised.
+      ReplayError: If the file is no recording, is incomplete, or is of another trainer; or at the first decision that differs.
+      SettingsError: If options are given with a trainer, or there is nothing to resume from.
+      DataError, TableError: If snapshots can't be resumed from, as for `Trainer.fit`.
+      Exception: The error that the recorded run raised.
     """
     recording = Recording(path, partial)
     if isinstance(trainer, Graph):

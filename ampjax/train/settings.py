@@ -20,50 +20,51 @@ MOST_STALENESS = (1 << 16) - 1
 
 @dataclass(frozen=True)
 class Settings:
-    """How a graph is trained.
+    """The settings with which a graph is trained.
 
     It has more than twelve fields: each is one choice of the user, and has a default.
 
     Args:
-      max_active_keys: Instances in flight at most.
-      min_admission: How many instances must have room before they are admitted, together: they then travel in step and fill dispatches. 1
-        admits each as soon as it has room (the paper). At most `max_active_keys`, which admits instances in waves.
+      max_active_keys: The most instances in flight.
+      min_admission: Instances are admitted when there is room for so many, all together: they then travel in step and fill dispatches. 1
+        admits each as soon as there is room for it (as in the paper). At most `max_active_keys`, which admits instances in waves.
       group_by_size: How many instances of about the same size follow one another, in an otherwise random order. With as many admitted at
         once, dispatches stay full to the end of a wave. The size is the data set's `sizes`, or the number of messages and ragged rows that
         are pumped. Evaluation goes from small to large. 1 takes all instances in random order.
-      min_update_interval: Gradient rows that a node accumulates at least before it updates (asynchronous mode).
-      max_staleness: How stale a gradient may be, in versions of its node, when it goes into an update (asynchronous mode): a node whose
-        update would make gradients in flight staler holds it back, accumulates on, and no instance is admitted meanwhile. A number for all
-        nodes, or for some by name. None: as stale as they come.
-      exact_staleness: How stale each gradient is when it is applied, exactly, in updates of its node, for all nodes or for some by name. Such a
-        node updates as with `max_staleness=0`, so its gradients come fresh, and are applied so many updates later (`ampjax.optim.delayed`).
+      min_update_interval: The least number of gradient rows that a node accumulates before it updates (asynchronous mode).
+      max_staleness: The largest staleness, in versions of its node, of a gradient that goes into an update (asynchronous mode). A node whose
+        update would make gradients in flight staler holds the update back and goes on accumulating; no instance is admitted in the
+        meantime. A number for all nodes, or a mapping for some by name. None sets no bound.
+      exact_staleness: The exact staleness, in updates of its node, with which each gradient is applied; for all nodes or for some by name.
+        Such a node updates as with `max_staleness=0`, so its gradients arrive fresh, and are applied so many updates later
+        (`ampjax.optim.delayed`).
       mode: `async`: nodes update themselves (AMPNet, figure 1c). `pipeline`: `max_active_keys` instances, then every node updates (figure
         1b). `sync`: one instance, then every node updates (figure 1a).
       workers: Number of workers; each has a device if there are enough, else they share.
-      affinity: Which worker hosts each node: `default`, `paper`, `coloured`, a mapping or a function (see `plan.affinity`).
-      policy: Which messages a worker takes next: `balanced`, `backward_first`, `largest`, `wavefront`, `one_forward_one_backward`, or a
-        function (see `sched.decisions.policy`).
-      max_dispatch_size: Rows in one dispatch at most; 1 is the paper's Algorithm 1.
-      weights: Which parameters the adjoint uses: `current`; `stashed`, those of the forward pass, of which each version in flight is kept; or
+      affinity: The rule that places nodes on workers: `default`, `paper`, `coloured`, a mapping or a function (see `plan.affinity`).
+      policy: The rule by which a worker chooses its next messages: `balanced`, `backward_first`, `largest`, `wavefront`,
+        `one_forward_one_backward`, or a function (see `sched.decisions.policy`).
+      max_dispatch_size: The most rows in one dispatch; 1 is the paper's Algorithm 1.
+      weights: The parameters that the adjoint uses: `current`; `stashed`, those of the forward pass, of which each version in flight is kept; or
         `estimated`, the current ones less their velocity times the staleness (PipeMare's T2), for one more copy of the parameters.
       velocity_decay: With estimated weights, D of PipeMare, in [0, 1): a change's weight in the velocity falls by this factor in as many updates as
-        gradients are late. The default, e⁻², gives changes the mean age that those since the forward pass have; 0 takes the last change.
+        gradients are late. The default, e⁻², gives the changes the mean age of those since the forward pass; 0 takes the last change.
       gradient: `mean` or `sum` over the accumulated gradient rows.
       replica_sync: `epoch`, `none`, `("every_k", k)` or `("message", k)`: see `ReplicaSync`.
-      memory_limit: Bytes for the payloads on one device at most; by default half of what it has (CPU devices share the host's memory).
-      device_memory: Bytes of one device for what nodes keep there: parameters, gradients and optimizer state (with Adam four times the
-        weights). Nodes are placed so that they fit, or refused. None: no limit.
-      arena_rows: Rows that each arena starts with; by default a dry run of the first instances tells. Arenas grow by doubling.
+      memory_limit: The most bytes of payloads on one device; by default half of its memory (CPU devices share the host's memory).
+      device_memory: Bytes that nodes may keep on one device: parameters, gradients and optimizer state (with Adam four times the
+        weights). Nodes are placed so that they fit; if they can't, there is an error. None sets no limit.
+      arena_rows: Rows that each arena starts with; by default a dry run of the first instances determines this. Arenas grow by doubling.
       fuse: Whether chains of payload nodes run as one kernel.
-      compile_ahead: Whether all kernels are compiled before the first epoch, as `warm_up` does, so that rates are true from then on. False
-        compiles a kernel when it is first called, and before the second epoch those that have not been called. The first step then comes
-        sooner; the numbers are the same.
+      compile_ahead: Whether all kernels are compiled before the first epoch, as `warm_up` does, so that measured rates contain no
+        compilation. False compiles a kernel when it is first called, and the remaining ones before the second epoch. The first step then
+        comes sooner; the numbers are the same.
       run_ahead: About how many dispatches may be issued to a device before it has done them.
-      seed: Of parameters, the order of instances, random bodies, and the random affinity rule.
+      seed: The seed of parameters, of the order of instances, of random bodies, and of the random affinity rule.
       check: Whether the scheduler's invariants are checked after every event (slow).
 
     Raises:
-      SettingsError: If a setting is outside what it can be.
+      SettingsError: If a setting is out of its range.
     """
 
     max_active_keys: int = 16

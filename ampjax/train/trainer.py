@@ -49,11 +49,11 @@ Callback = Callable[["Trainer", Epoch], Any]
 class Trainer:
     """Trains a graph (AMPNet §3, §5).
 
-    Each of `fit`, `evaluate` and `predict` has a twin to await, `fit_async` and so on. The plain ones work also where an event loop runs,
-    as in a notebook. A trainer runs one thing at a time: what else is asked of it meanwhile waits, during a `fit` until an epoch has ended.
+    For each of `fit`, `evaluate` and `predict` there is a coroutine, `fit_async` and so on. The plain methods also work while an event loop runs,
+    as in a notebook. A trainer does one thing at a time: other calls wait, during a `fit` until the end of an epoch.
 
-    Its parts, in `session`, do the work. It has more than 15 methods, as `fit`, `evaluate` and `predict` come in two forms, and six are
-    properties.
+    Its parts, in `session`, do the work. The class has more than 15 methods, since `fit`, `evaluate` and `predict` come in two forms, and
+    six are properties.
 
     Args:
       graph: A closed graph.
@@ -61,14 +61,14 @@ class Trainer:
       params: Parameters by node name; nodes that are left out are initialised from the seed.
       controller: A user-written controller loop: a generator function from an example to the messages that are pumped for it.
       devices: The devices of the workers, in turn; by default `jax.devices()`.
-      cost: Makes a cost model from the plan, as for `simulate`: training then goes on in the virtual time of that machine, whose schedule,
-        rates and seconds the history tells; the numbers are computed here all the same.
-      snapshot: When and where `fit` writes snapshots, from which `fit(..., resume=True)` goes on after a crash; a folder alone gets one
-        after each epoch.
-      hosts: Lets workers run on so many hosts, which keep their parameters and payloads: processes of this machine, or what `Hosts` says.
-        None: all is in this process.
-      settings: All other settings as one object, or (not both)
-      **options: the settings one by one: see `Settings`.
+      cost: Makes a cost model from the plan, as for `simulate`. Training then runs in the virtual time of that machine, and the history has
+        its schedule, rates and seconds; all numbers are computed here.
+      snapshot: When and where `fit` writes snapshots, from which `fit(..., resume=True)` continues after a crash; a folder alone means a
+        snapshot after each epoch.
+      hosts: The number of hosts on which workers run, as processes of this machine that keep the workers' parameters and payloads; or a
+        `Hosts`. None: everything is in this process.
+      settings: All other settings as one object; or pass
+      **options: the settings one by one (not both): see `Settings`.
 
     Attributes:
       graph: The graph.
@@ -134,19 +134,19 @@ class Trainer:
 
     @property
     def gradients(self) -> dict[str, tuple[Any, int]]:
-        """What each node has accumulated since its last update: the sum of its gradient rows, and their number."""
+        """The gradients that each node has accumulated since its last update: the sum of its gradient rows, and their number."""
         counts, store = self.session.scheduler.updates.counts, self.session.executor.store
         sums = {**store.accumulators, **{node: own.dense() for node, own in store.tables.items()}}
         return {node: (jax.tree.map(np.asarray, tree), counts[node]) for node, tree in sums.items()}
 
     def save(self, folder: str | Path) -> None:
-        """Writes a checkpoint: parameters, optimizer states, gradients that wait for an update, random numbers, epochs.
+        """Writes a checkpoint: parameters, optimizer states, gradients that wait for an update, the state of random numbers, epochs.
 
-        A callback may call it after each epoch. `restore` into a trainer of the same graph and settings, and the next `fit` gives what it
-        would have given here; a data set that is reshuffled starts from what is passed to that `fit`.
+        A callback may call it after each epoch. After `restore` into a trainer of the same graph and settings, the next `fit` has the result
+        that it would have had here; a data set that reshuffles itself starts anew from the one that is passed to that `fit`.
 
         Args:
-          folder: Where to; a checkpoint that is there is replaced, in one go.
+          folder: The folder; a checkpoint that is there is replaced atomically.
 
         Raises:
           SettingsError: If the folder is no path.
@@ -156,7 +156,7 @@ class Trainer:
         checkpoint.save(folder, session.executor.store, session.scheduler.updates, session.position)
 
     def restore(self, folder: str | Path) -> None:
-        """Goes on from what `save` wrote.
+        """Restores a checkpoint that `save` wrote.
 
         Args:
           folder: What `save` wrote.
@@ -176,9 +176,9 @@ class Trainer:
         return executor.fleet.states if isinstance(executor, HostedExecutor) else []
 
     def restart_hosts(self) -> None:
-        """Starts other hosts in place of those that there are, for example after one has died.
+        """Starts new hosts in place of the present ones, for example after one has died.
 
-        They begin with the parameters that the trainer was made with: `restore` a checkpoint then. A `fit` with snapshots does all that itself.
+        The new hosts have the trainer's initial parameters, so `restore` a checkpoint afterwards. A `fit` with snapshots does all this itself.
 
         Raises:
           HostError: If one does not start.
@@ -194,10 +194,10 @@ class Trainer:
     # Runs
 
     def warm_up(self, train: Data, valid: Data | None = None, *, progress: bool = True) -> None:
-        """Compiles all that `fit` on these data will need, before its first epoch. No parameter changes.
+        """Compiles all kernels that `fit` on these data will need, before its first epoch. No parameter changes.
 
-        Without it `fit` compiles a kernel when it is first needed, so its first epoch takes longer, and the rest before the second epoch
-        (with `compile_ahead=True` all of them before the first).
+        Without it `fit` compiles a kernel when it is first needed, so its first epoch takes longer, and the remaining ones before the second
+        epoch (with `compile_ahead=True` all of them before the first).
 
         Args:
           train: Training instances.
@@ -253,29 +253,29 @@ class Trainer:
           callbacks: Called with the trainer and each epoch's record; a true result ends the training.
           progress: Whether to show progress.
           label: What to put into each record, for example `{"experiment": "mnist"}`.
-          history: A history to go on with.
-          trace: Where each worker's time goes in training (not in validation).
-          record: A file for all that is decided, about 40 bytes a dispatch, from which `amp.replay` repeats this run bit for bit.
-          update_log: A file for which instances' gradients each update of each node is made of, and which version of the parameters each
-            saw, as JSON Lines (`amp.read_update_log`).
-          resume: Whether to go on from the newest whole snapshot, if there is one; `epochs` counts those that it holds. Pass the data that
-            the run began with. The end is that of a run with these snapshots that was not killed, bit for bit, in synchronous and
-            pipeline mode and in virtual time (`cost`); an asynchronous run on a real clock goes on with another legal schedule, and its
+          history: A history to which epochs are added.
+          trace: Gets a record of each worker's time in training (not in validation).
+          record: A file for the scheduler's decisions, about 40 bytes a dispatch, from which `amp.replay` repeats this run bit for bit.
+          update_log: A file that gets, as JSON Lines, for each update of each node the instances whose gradients it contains and the
+            parameter version that each one's forward pass saw (`amp.read_update_log` reads it).
+          resume: Whether to continue from the newest complete snapshot, if there is one; `epochs` includes the epochs before it. Pass the
+            data that the run began with. In synchronous and pipeline mode and in virtual time (`cost`), the result has the same bits as a
+            run with these snapshots that was not killed. In real time an asynchronous run continues with another legal schedule, and its
             recording with it.
 
         Returns:
-          The history; cut short, with `interrupted` set, if Ctrl-C (or a cancellation) came.
+          The history; shorter, with `interrupted` set, after Ctrl-C or a cancellation.
 
         Raises:
-          SettingsError: If there is no training instance, `epochs` < 1, there is nothing to resume from, or snapshots go by a clock where
-            the run does not.
-          DataError: If snapshots are there that are not to be gone on from, or they are of another graph, settings or data; or the log of
-            updates to go on with is none.
+          SettingsError: If there is no training instance, `epochs` < 1, there is nothing to resume from, or snapshots depend on a clock
+            although the run must not.
+          DataError: If the folder has snapshots but `resume` is False, or they are of another graph, settings or data; or the log of
+            updates that is to be continued is no such log.
           TableError: If all snapshots are damaged.
-          ReplayError: If the recording to go on with is another.
+          ReplayError: If the recording that is to be continued is another one.
           OSError: If the recording, the log of updates or a snapshot can't be written.
-          DeadlockError: If instances are in flight and nothing can move.
-          LimitError: If a single instance can't fit within the memory limit.
+          DeadlockError: If messages wait for others that never come.
+          LimitError: If a single instance does not fit into the memory limit.
           MessageError: If a message, payload or state function does not fit.
         """
         if epochs < 1:
@@ -333,7 +333,7 @@ class Trainer:
             return await single_passes.evaluate(self.session, instances, reporter)
 
     def predict(self, data: Data, *, progress: bool = False) -> dict[str, Predictions]:
-        """Computes what arrives at each sink. Losses are left out: no label is needed.
+        """Computes the messages that arrive at each sink. Losses are left out, so no labels are needed.
 
         Args:
           data: The instances.
@@ -350,7 +350,7 @@ class Trainer:
         return blocking(self.predict_async(data, progress=progress))
 
     async def predict_async(self, data: Data, *, progress: bool = False) -> dict[str, Predictions]:
-        """Computes what arrives at each sink; see `predict`.
+        """Computes the messages that arrive at each sink; see `predict`.
 
         Args:
           data: The instances.
@@ -371,11 +371,11 @@ class Trainer:
 
         Args:
           data: The instances.
-          update: False changes no parameter, whatever the settings say: `gradients` has what came of all instances.
-          trace: Where each worker's time goes.
+          update: False changes no parameter, whatever the settings say; `gradients` then has the sums over all instances.
+          trace: Gets a record of each worker's time.
 
         Returns:
-          The metrics, and `loss_sum`: the summed loss of all rows, which the gradients are gradients of.
+          The metrics, and `loss_sum`: the loss summed over all rows, whose gradients `gradients` has.
 
         Raises:
           SettingsError: If there is no instance.
@@ -387,7 +387,7 @@ class Trainer:
 
     @property
     def statistics(self) -> Statistics:
-        """Counts of the last training run, or of the last run if nothing has been trained; `run` names it.
+        """Counts of the last training run, or of the last run if there was no training; `run` says which.
 
         Validation, evaluation and prediction do not change it (see `inference_statistics`).
         """
@@ -400,30 +400,30 @@ class Trainer:
 
     @property
     def device_bytes(self) -> dict[str, int]:
-        """Bytes on devices, by what they are for.
+        """Bytes on devices, by purpose.
 
-        `arenas` hold payloads and adjoints, `records` the activations that adjoints need; `params`, `opt_state` and gradient
-        `accumulators`.
+        The purposes are `arenas` (payloads and adjoints), `records` (activations that the backward pass needs), `params`, `opt_state` and
+        `accumulators` (of gradients).
         """
         return self.session.executor.device_bytes
 
     @property
     def left_over(self) -> list[str]:
-        """What was in flight when a run was last interrupted: who waited, the throttle, the queues, the oldest instance's story.
+        """What was in flight when a run was last interrupted: nodes that waited, the throttle, the queues, the oldest instance's story.
 
-        A loop that never ends raises no error: interrupt the run, and read here where the oldest instance goes round.
+        A loop that never ends because of computed numbers raises no error: interrupt the run, and read here where the oldest instance loops.
         """
         return self.session.passes.left_over
 
     def story(self, instance: int, **fields: int) -> list[str]:
-        """Gives the story of an instance's messages: what happened to them lately.
+        """Tells what happened to an instance's messages in the latest dispatches.
 
         Args:
           instance: The instance's number.
-          **fields: Values of state fields, for messages that have them only.
+          **fields: Values of state fields; only messages with these values are shown.
 
         Returns:
-          An event a line.
+          A line for each event.
         """
         return story(self.session.scheduler.snapshot(), instance, fields)
 

@@ -1,4 +1,4 @@
-"""What users hand in as data, made ready to be trained on: data sets, lists of dictionaries, examples for a controller."""
+"""Prepares the data that users pass: data sets, lists of dictionaries, examples for a controller."""
 
 from __future__ import annotations
 

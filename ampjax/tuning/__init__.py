@@ -1,4 +1,4 @@
-"""Settings that train a graph to a target soonest: simulated on a measured profile, then tried out. `amp.tune` uses it."""
+"""Finds the settings that train a graph to a target soonest: simulates choices on a measured profile, then tries some. `amp.tune` uses it."""
 
 from ampjax.tuning.candidate import Candidate, Figures, Tried
 from ampjax.tuning.tuned import Tuned

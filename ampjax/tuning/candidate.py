@@ -1,4 +1,4 @@
-"""A choice of settings, what the simulator says of it, and what a trial of it came to."""
+"""A choice of settings, with the results of its simulation and of its trial."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Figures:
-    """What a simulated pass over some instances tells of a choice.
+    """The results of a simulated pass over some instances.
 
     Args:
       per_s: Training examples per second.
       staleness: Mean staleness of the gradient rows, in updates.
-      updates: Updates of a node for an instance, on average over the parameterised nodes.
+      updates: Updates of a node per instance, averaged over the parameterised nodes.
     """
 
     per_s: float
@@ -32,10 +32,10 @@ class Figures:
 
 @dataclass(frozen=True)
 class Tried:
-    """What a trial came to. Its seconds are those of training alone, without compiling and validation.
+    """The results of a trial. Its seconds are those of training alone, without compiling and validation.
 
     Args:
-      seconds: Seconds that were trained.
+      seconds: Seconds of training.
       examples: Examples that were trained on.
       value: The metric at the end.
       best: The best value on the way.
@@ -63,11 +63,11 @@ class Candidate:
     """A choice of settings.
 
     Args:
-      settings: For `Trainer`, by name.
+      settings: Settings for `Trainer`, by name.
       knobs: Arguments of the function that builds the graph, by name.
-      simulated: What the simulator says; None where the time did not suffice.
-      is_on_front: Whether no other choice is at least as good in all that is simulated, and better in some of it.
-      tried: What its trial came to; None if there was none.
+      simulated: The results of its simulation; None if there was no time for it.
+      is_on_front: Whether no other choice is at least as good in all simulated figures and better in one.
+      tried: The results of its trial; None if there was none.
     """
 
     settings: Mapping[str, Any]
@@ -86,13 +86,20 @@ class Candidate:
         """The choice in few words.
 
         Args:
-          names: Which settings and knobs to tell.
+          names: The settings and knobs to show.
+
+        Returns:
+          A short text.
         """
         values = {**self.settings, **self.knobs}
         return ", ".join(f"{name} {shown(values[name])}" for name in names)
 
     def record(self) -> dict[str, Any]:
-        """The choice as a dictionary of plain values, for JSON."""
+        """Gives the choice as a dictionary of plain values, for JSON.
+
+        Returns:
+          The dictionary.
+        """
         simulated = (
             {f"simulated_{name}": value for name, value in vars(self.simulated).items()} if self.simulated else {}
         )

@@ -1,4 +1,4 @@
-"""Trials in turn: whoever has trained least goes on, and after each round the worse half ends (successive halving).
+"""Trials in turn: the trial that has trained least goes next, and after each round the worse half ends (successive halving).
 
 So all trials that are compared have trained for the same seconds, in pieces that alternate: what else the machine does meets all alike.
 Li et al., "Hyperband" (JMLR 2018), section 2, with seconds of training as the resource.
@@ -24,7 +24,7 @@ def contest(
     """Runs trials until one has won or the budget is spent.
 
     Args:
-      trials: Those of the first round; whoever is admitted later is added.
+      trials: The trials of the first round; those that are admitted later are added.
       admit: Chooses who enters later rounds.
       budget: What may be spent. It is kept by ending the last piece early.
       progress: Called after each piece.

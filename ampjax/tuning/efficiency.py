@@ -19,7 +19,7 @@ LEAST_TRIALS = 3
 
 
 def place(figures: Figures) -> tuple[float, float]:
-    """Where a choice stands: staleness and updates for an instance, as powers of two.
+    """The coordinates of a choice: staleness and updates per instance, as powers of two.
 
     Args:
       figures: What the simulator says of it.

@@ -1,4 +1,4 @@
-"""Which choices there are: values for some settings, and for arguments of the function that builds the graph."""
+"""The choices: values for some settings, and for arguments of the function that builds the graph."""
 
 from __future__ import annotations
 

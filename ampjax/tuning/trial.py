@@ -21,7 +21,7 @@ from ampjax.utils.progress import SILENT
 
 @dataclass(frozen=True)
 class Goal:
-    """What is to be reached.
+    """The target of a trial.
 
     Args:
       metric: A validation metric.
@@ -158,7 +158,7 @@ class Trial:
         return best(finite, self.goal.metric) if finite else math.nan
 
     def result(self) -> Tried:
-        """What it has come to."""
+        """The results so far."""
         reached = self.to_target
         return Tried(
             seconds=self.seconds[-1],

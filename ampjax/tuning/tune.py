@@ -49,26 +49,27 @@ def tune(
     progress: bool = True,
     **options: Any,
 ) -> Tuned:
-    """Finds the settings with which a graph trains to a target soonest, within a time.
+    """Finds the settings with which a graph trains to a target soonest, within a budget of seconds.
 
-    First it measures this machine (`amp.profile`) and simulates all choices (`amp.simulate`): throughput, staleness, updates. Those that no other
-    one beats in all three are the front. Then some of the front are tried: short training runs from the same parameters, in turn, of which
-    the worse half ends after each round, while others enter that the trials so far make promising. Their seconds are those of training
-    alone; compiling counts for the budget only, and all choices of a plan share their kernels.
+    First it measures this machine (`amp.profile`) and simulates all choices (`amp.simulate`): their throughput, staleness and updates. The
+    choices that no other one beats in all three are the front. Then some choices of the front are tried: short training runs from the same
+    parameters, in turn. After each round the worse half ends, and other choices enter that look promising after the trials so far. A
+    choice is judged by its seconds of training alone; compiling only uses up the budget, and all choices of a plan share their kernels.
 
     Args:
-      graph: A closed graph; or a function that builds one, to which names in `space` that are no settings are passed: with
+      graph: A closed graph; or a function that builds one. The function gets the names in `space` that are not settings as arguments: with
         `space={"copies": (1, 2)}` it is called as `graph(copies=2)`.
       data: Training instances.
       tx: The optax transform of every parameterised node that has none of its own; by default `optax.adam(1e-3)`.
       target: The value of the metric to reach; None to get as far as possible.
-      metric: A validation metric: `loss`, or what the losses' bodies return. Losses and errors fall, all others rise.
-      budget_s: Seconds that all of it may take, compilations included. It ends at most one kernel's compilation, or one simulated pass, later.
+      metric: A validation metric: `loss`, or a metric that the losses' bodies return. Losses and errors should fall, all others rise.
+      budget_s: The most seconds for everything, compilations included. It ends at most one kernel's compilation, or one simulated pass, later.
       valid: Validation instances; by default a tenth of `data`, 1000 at most, is held out.
       space: Values to choose from, by name; settings that it does not name get usual values (`{"workers": (1,)}` keeps one worker).
-      cost: As for `Trainer`: tunes for the machine of a cost model, whose seconds count then; the budget is this machine's.
+      cost: As for `Trainer`: tunes for the machine of a cost model and judges by seconds of virtual time; the budget is in seconds of this
+        machine.
       cores: Cores that host and devices share, for the simulation; by default those of this machine.
-      seed: Of parameters, of the order of instances and of what is chosen to be tried.
+      seed: The seed of parameters, of the order of instances and of the choices that are tried.
       progress: Whether to show progress.
       **options: Settings that do not vary, as for `Trainer`.
 
@@ -77,8 +78,8 @@ def tune(
 
     Raises:
       GraphError: If the graph is not closed, or has parameters in a table in host memory, which all trials would train.
-      SettingsError: If there is no instance, a setting or a name in `space` is wrong, the metric is unknown, the target is no number or
-        met before training, or the budget was spent before a single choice was tried.
+      SettingsError: If there is no instance, a setting or a name in `space` is wrong, the metric is unknown, the target is no number or is
+        met before training, or the budget ended before a single choice was tried.
       MessageError: If a message, payload or state function does not fit.
 
     Warns:

@@ -1,4 +1,4 @@
-"""What tuning has found: settings for a trainer, and all choices as a table, a picture and data."""
+"""The result of tuning: settings for a trainer, and all choices as a table, a picture and data."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ SHOWN = 8
 
 @dataclass(frozen=True)
 class Tuned:
-    """What tuning has found.
+    """The result of `amp.tune`.
 
     Args:
       candidates: All choices: first those that were tried, the best one first, then those on the front, then the others.
       graph: The graph of the best choice.
-      metric: The validation metric that was looked at.
+      metric: The validation metric.
       target: Its target, or None.
       spent_s: Seconds that tuning took.
-      budget_s: Seconds that it might have taken.
+      budget_s: Seconds that it was allowed to take.
       seed: The seed.
       per_instance: Training examples in an instance.
       n_train: Training instances.
@@ -81,11 +81,15 @@ class Tuned:
         return tuple(name for name in every[0] if len({repr(values[name]) for values in every}) > 1)
 
     def table(self) -> Table:
-        """The choices that were tried, the best one first, and some others of the front; of those with equal figures, one."""
+        """Shows the choices that were tried, the best one first, and some others of the front; of those with equal figures, one.
+
+        Returns:
+          A `rich` table.
+        """
         return filled(*self._cells())
 
     def picture(self, path: str | Path | None = None) -> Figure:
-        """Draws staleness over throughput as simulated: all choices, the front, what was tried and the best one.
+        """Draws simulated staleness over throughput: all choices, the front, the choices that were tried, and the best one.
 
         Args:
           path: A file to write the picture to: .png, .svg or .pdf.
@@ -101,7 +105,7 @@ class Tuned:
         return draw_front(self, path)
 
     def epochs_picture(self, path: str | Path | None = None) -> Figure:
-        """Draws epochs to the target over throughput as measured, for all choices that were tried.
+        """Draws measured epochs to the target over throughput, for all choices that were tried.
 
         Args:
           path: A file to write the picture to: .png, .svg or .pdf.
@@ -117,7 +121,11 @@ class Tuned:
         return draw_epochs(self, path)
 
     def records(self) -> list[dict[str, Any]]:
-        """One dictionary for each choice, in order."""
+        """Gives one dictionary for each choice, in order.
+
+        Returns:
+          The dictionaries.
+        """
         label = {"metric": self.metric, "target": self.target, "seed": self.seed}
         return [{**c.record(), **label, "is_best": i == 0} for i, c in enumerate(self.candidates)]
 
@@ -134,7 +142,11 @@ class Tuned:
         Path(path).write_text("".join(json.dumps(record) + "\n" for record in self.records()), encoding="utf-8")
 
     def summary(self) -> str:
-        """The outcome in a sentence or two."""
+        """Describes the outcome in a sentence or two.
+
+        Returns:
+          The text.
+        """
         n_tried = sum(c.tried is not None for c in self.candidates)
         n_simulated = sum(c.simulated is not None for c in self.candidates)
         counts = f"{len(self.candidates)} choices, {n_simulated} simulated, {len(self.front)} on the front, {n_tried} tried in {self.spent_s:.1f} s of {self.budget_s:g} s; seed {self.seed}."

@@ -21,7 +21,7 @@ class AwaitedChoices:
 
     Args:
       plan: The plan.
-      layout: Where state fields stand.
+      layout: The column of each state field.
       table: The messages.
     """
 

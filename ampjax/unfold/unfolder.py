@@ -65,7 +65,7 @@ class Unfolder:
         return programs
 
     def give_up(self, unfolding: Unfolding) -> None:
-        """Ends an unfolding whose programs nobody wants.
+        """Ends an unfolding whose programs are not needed.
 
         Args:
           unfolding: The unfolding.

@@ -14,7 +14,7 @@ def compact(*headers: str, title: str | None = None) -> Table:
 
     Args:
       *headers: Column titles; a long one is written in two lines, with a line break in it.
-      title: What stands above.
+      title: The title above the table.
     """
     columns = [Column(header, justify="right" if i else "left", vertical="bottom") for i, header in enumerate(headers)]
     return Table(*columns, title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
@@ -26,7 +26,7 @@ def filled(headers: Sequence[str], rows: Iterable[Sequence[str]], title: str | N
     Args:
       headers: Column titles.
       rows: As many cells each.
-      title: What stands above.
+      title: The title above the table.
     """
     table = compact(*headers, title=title)
     for row in rows:
@@ -42,7 +42,7 @@ def html_table(
     Args:
       headers: Column titles; line breaks stay.
       rows: As many cells each.
-      title: What stands above.
+      title: The title above the table.
       notes: Lines below.
 
     Returns:

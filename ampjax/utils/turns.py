@@ -28,7 +28,7 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Waits until nobody holds it, and holds it.
+        """Waits until it is free, and acquires it.
 
         Raises:
           SettingsError: If that would be for ever: a holder's event loop stands still until who asks has ended.
@@ -61,7 +61,7 @@ class Turns:
             raise
 
     def _leave(self) -> None:
-        """Hands it to whoever has waited longest and has not been cancelled."""
+        """Passes it to the waiter that has waited longest and has not been cancelled."""
         with self._lock:
             self._holder = None
             while self._waiting and self._holder is None:

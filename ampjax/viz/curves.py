@@ -30,14 +30,14 @@ def curves(
     guides: Mapping[str, Points] | None = None,
     log: bool = False,
 ) -> Figure:
-    """Draws a line with markers for each series, and over them dashed guides to compare them with.
+    """Draws a line with markers for each series, and dashed guides to compare them with.
 
     Args:
       series: The points of each.
       path: A file to write the picture to: .png, .svg or .pdf.
       x: The x axis' label, with its unit.
       y: The y axis' label, with its unit.
-      guides: Lines without markers: an ideal, a bound.
+      guides: Lines without markers, for example an ideal or a bound.
       log: Whether both axes are logarithmic, x to base 2.
 
     Returns:

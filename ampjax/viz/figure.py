@@ -35,7 +35,7 @@ class Picture(Figure):
 
 
 def new_figure(width: float, height: float, **options: Any) -> Picture:
-    """An empty figure that pyplot does not know, so that it needs no closing.
+    """Makes an empty figure that is not registered with pyplot, so it need not be closed.
 
     Args:
       width: In inches.

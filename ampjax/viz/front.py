@@ -24,10 +24,10 @@ _N_LINES = 6
 
 @dataclass(frozen=True)
 class Point:
-    """A setting of a run.
+    """A run as a point of `front`.
 
     Args:
-      label: What stands beside it, for example `max_active_keys`.
+      label: The text beside the point, for example the value of `max_active_keys`.
       per_s: Training examples per second.
       epochs: Epochs to the target; infinite if it was not reached.
     """
@@ -40,12 +40,12 @@ class Point:
 def front(
     series: Mapping[str, Sequence[Point]], n_train: int, path: str | Path | None = None, *, joined: bool = True
 ) -> Figure:
-    """Draws settings as points: further right is faster by the example, further down needs fewer epochs.
+    """Draws settings as points: those further right train more examples a second, those further down need fewer epochs.
 
-    Points on one dashed line take the same time to the target. A setting that did not reach it stands at the upper edge, hollow.
+    Points on one dashed line take the same time to the target. A setting that did not reach the target is a hollow point at the upper edge.
 
     Args:
-      series: The points of each way to train, in the order in which they are joined.
+      series: By name, the points of a series, in the order in which they are joined.
       n_train: Training examples in an epoch.
       path: A file to write the picture to: .png, .svg or .pdf.
       joined: Whether a line joins the points of a series.

@@ -36,7 +36,7 @@ def gantt(
 ) -> Figure:
     """Draws a row per worker and a box per slice: forward orange, backward blue, update yellow.
 
-    Slices of one worker that overlap in time stand below each other in its row.
+    Slices of one worker that overlap in time are drawn below each other in its row.
 
     Args:
       events: The slices, for example a `Trace`.

@@ -29,11 +29,11 @@ def lineage(
 ) -> Figure:
     """Draws a line for each gradient of a node: from the version that its forward pass saw to the version that it went into.
 
-    A line is a version long where the gradient is not stale, and one longer for each version that came between. Instances stand in the order
-    in which they saw the node's parameters; those of an update end at the same version.
+    If a gradient is not stale, its line is one version long; it is one longer for each version in between. Instances are in the order
+    in which they saw the node's parameters; the lines of one update end at the same version.
 
     Args:
-      updates: What `amp.read_update_log` gives.
+      updates: The updates that `amp.read_update_log` gives.
       node: The node; by default the first of those with the stalest gradients.
       path: A file to write the picture to: .png, .svg or .pdf.
       first: The first version that is drawn; by default `most` fit the end of the log.
@@ -43,7 +43,7 @@ def lineage(
       The figure.
 
     Raises:
-      SettingsError: If no update of the node was logged from there on, `most` is less than 1, or the file name ends in anything else.
+      SettingsError: If no update of the node was logged from `first` on, `most` is less than 1, or the file name ends in anything else.
     """
     stalest = {u.node: 0 for u in updates}
     for u in updates:

@@ -24,11 +24,11 @@ Event = dict[str, Any]
 
 
 def to_perfetto(trace: Trace, path: str | Path) -> Path:
-    """Writes a trace for Perfetto; folders are made.
+    """Writes a trace as a file for ui.perfetto.dev; missing folders are made.
 
     Args:
       trace: The trace.
-      path: The file; Perfetto knows it by `.json`.
+      path: The file; its name should end in `.json`.
 
     Returns:
       The file's path.

@@ -27,7 +27,7 @@ Lines = dict[tuple[str, str], np.ndarray]
 
 
 def queues(trace: Trace, path: str | Path | None = None, *, title: str | None = None, most: int = 8) -> Figure:
-    """Draws the messages that wait at each stage, as a worker sees them when it chooses: forward solid, backward dashed, inference dotted.
+    """Draws how many messages wait at each stage when a worker chooses: forward solid, backward dashed, inference dotted.
 
     Args:
       trace: A trace.

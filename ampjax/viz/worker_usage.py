@@ -35,7 +35,7 @@ _SMALLEST = 0.035
 
 
 def time_spent(trace: Trace, path: str | Path | None = None, *, title: str | None = None) -> Figure:
-    """Draws where each worker's time went: filled bars for work, hatched ones for waiting.
+    """Draws how each worker spent its time: filled bars for work, hatched ones for waiting.
 
     Args:
       trace: A trace with at least one slice or wait.

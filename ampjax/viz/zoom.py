@@ -45,16 +45,16 @@ _SHOW = "this.closest('div').nextElementSibling.querySelectorAll('img').forEach(
 
 
 def zoomable(events: Iterable[Slice], *, title: str | None = None, times: int = 4, width: float = 12.0) -> Zoomable:
-    """A Gantt chart with buttons for how wide it is; the wider, the more boxes have room for their labels.
+    """Makes a Gantt chart for a notebook with buttons for its width; in a wider chart more boxes have room for their labels.
 
     Args:
       events: The slices, for example a `Trace`.
-      title: Above the chart.
-      times: Charts: 4 are the whole, and 2, 4 and 8 times as wide.
-      width: Of the narrowest, in inches.
+      title: The title above the chart.
+      times: The number of widths: with 4, there are charts of 1, 2, 4 and 8 times the width.
+      width: The width of the narrowest chart, in inches.
 
     Returns:
-      What a notebook shows.
+      An object that a notebook shows.
 
     Raises:
       SettingsError: If there are no slices, `times` is below 1, or the width below 3.

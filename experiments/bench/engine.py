@@ -40,7 +40,7 @@ from experiments.records import append
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
-    """Microseconds a message with the single-sequence RNN, every sequence of length 10, so that dispatches are full.
+    """Measures microseconds a message with the single-sequence RNN; all sequences have length 10, so dispatches are full.
 
     Three times, medians of passes in turn: control (the asyncio driver as in training, which decides on up to 16 dispatches in one call, but nothing is issued; processor
     time of its one thread, which other programs on the machine change less), the whole engine, and the same calls of kernels made again back to back without a scheduler.

@@ -27,7 +27,7 @@ MODELS = "copies", "layers"
 
 @dataclass(frozen=True, kw_only=True)
 class HostsBench:
-    """Two hosts beside one process, in turn; medians.
+    """Compares two hosts with one process, in turn; medians.
 
     Args:
       passes: Measured passes of each, behind two that compile.

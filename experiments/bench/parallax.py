@@ -34,7 +34,7 @@ What = Literal["lm", "table", "towers", "processes", "workers", "workers-lm", "r
 
 @dataclass(frozen=True, kw_only=True)
 class ParallaxBench:
-    """Ours over plain JAX, by the time of a step.
+    """Compares the time of a step with plain JAX.
 
     `lm`: hybrid over a dense AllReduce by pmap, an LSTM language model with a full embedding table, SGD; one program after the other, for
     they need 10 GB each. `table`: a step on some rows of a table over a dense step, one device. `towers`: a step on two tables beside plain

@@ -33,7 +33,7 @@ KINDS: tuple[Kind, ...] = ("sequences", "list-reduction", "tree-lstm", "tagger",
 
 @dataclass(frozen=True, kw_only=True)
 class UnfoldOptions:
-    """Processor time of unfolding, a message: each invocation's way forth, and in training its way back, is one.
+    """Measures the processor time of unfolding for a message; each invocation counts as one, and in training also its backward pass.
 
     Beside it a dry run of the scheduler on the same instances, in turn. Data are generated.
 

@@ -18,7 +18,7 @@ from experiments.bench.workload import HERE, read_settings
 
 @dataclass(frozen=True, kw_only=True)
 class WorkersBench:
-    """Ours with two workers, each with a device, beside ours with one worker whose process is held on one core; passes in turn.
+    """Compares two workers, each with a device, with one worker whose process is bound to one core; passes in turn.
 
     Both have the same number of instances in flight and the same largest dispatch. XLA spreads no kernel over cores (NPROC=1): the model's are too small for it.
 

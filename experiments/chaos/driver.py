@@ -41,16 +41,16 @@ SNAPSHOTS, RECORDING = "snapshots", "run.trace"
 
 @dataclass(frozen=True, kw_only=True)
 class ChaosOptions:
-    """Kills the training process at random moments, and resumes it until it is done.
+    """Kills the training process at random moments, and resumes it until training is done.
 
     Args:
-      kills: Kills, dealt out to the ways of training.
+      kills: The number of kills, divided among the ways of training.
       ways: Ways of training: `sync`, `pipeline`, `virtual`, `replayed`.
       n_train: Training sequences; a tenth as many for validation.
       epochs: Epochs.
       every_instances: Instances between two snapshots.
-      within_s: A kill comes so many seconds after training has begun or gone on, at most.
-      seed: Of the moments, and of the runs.
+      within_s: The most seconds between the beginning (or the resumption) of training and a kill.
+      seed: The seed of the moments of kills, and of the runs.
       json: File to which a JSON object is appended for each way.
     """
 

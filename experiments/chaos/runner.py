@@ -27,7 +27,7 @@ from experiments.records import append
 
 @dataclass(frozen=True, kw_only=True)
 class ChaosRunnerOptions:
-    """Two machines with a server and a worker each, all processes here; random ones are killed or stopped while a model is trained.
+    """Kills and stops random processes of a runner while it trains: two machines with a server and a worker each, all on this machine.
 
     Args:
       model: What is trained.

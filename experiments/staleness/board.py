@@ -27,18 +27,17 @@ STEPS = {"quadratic": 400, "lm": 150, "lists": 100}
 
 @dataclass(frozen=True, kw_only=True)
 class StalenessOptions:
-    """Gradients that come late by 0, 1, 2, ... updates, and what each remedy makes of it: the loss that a run comes to.
+    """Trains with gradients that are 0, 1, 2, ... updates late, with each remedy, and compares the final losses.
 
-    The learning rate is tuned for each remedy and delay by itself, on a grid: on the quadratics with all seeds, elsewhere with the first
-    one. Each remedy's records are written as it ends.
+    The learning rate is tuned separately for each remedy and delay, on a grid: on the quadratics with all seeds, elsewhere with the first one. The records of a remedy are written when it ends.
 
     Args:
       workload: `quadratic` (20 rows) and `quadratic-2`, turned against the axes; `lists`: list reduction in AMP, each node delayed; `lm`: a
         small transformer of characters in plain JAX, on Multi30k where AMPJAX_DATA has it, else on generated sentences.
       delay: Delays in updates; a run with 0 is what others are compared with.
       remedy: Some of the remedies; all by default.
-      seed: Several seeds; medians count.
-      angle: Of the quadratics' axes, in degrees; the last is the one of the table.
+      seed: Several seeds; the results are medians.
+      angle: Angles of the quadratics' axes, in degrees; the table shows the last one.
       steps: Updates of a run; 0 is the workload's own number.
       json: File to which a JSON object is appended for each run that counts.
       out: Folder for heat maps.

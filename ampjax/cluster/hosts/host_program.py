@@ -34,7 +34,7 @@ def run(job: Job, main: bytes) -> bool:
     """Runs a host in this process.
 
     Args:
-      job: What it is told.
+      job: Its job.
       main: What it runs, packed: a function of a `HostContext`.
 
     Returns:

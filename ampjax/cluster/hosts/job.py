@@ -1,4 +1,4 @@
-"""What a host is told when it is started, what it answers, and whether the two fit: plain data, so that other versions can read it."""
+"""The job that a host gets when it is started, its answer, and whether they fit: plain data, so that other versions can read it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ampjax.errors import HostError
 
 @dataclass(frozen=True)
 class Job:
-    """What one host is told.
+    """The job of one host.
 
     Args:
       name: Its name.
@@ -101,7 +101,7 @@ def check(job: Job, hello: Hello) -> None:
     """Compares a host with its driver, which checks before anything of the user's travels further.
 
     Args:
-      job: What the host was told.
+      job: The job that the host got.
       hello: What it says.
 
     Raises:

@@ -36,7 +36,7 @@ class Launcher(Protocol):
         """Starts one process for each job. Returns before they do anything.
 
         Args:
-          jobs: What they are told.
+          jobs: Their jobs.
           main: What they run, packed.
           environment: Variables of the environment that they have besides this process's.
 

@@ -56,7 +56,7 @@ class LocalProcess:
     """One process on this machine.
 
     Args:
-      job: What it is told.
+      job: Its job.
       main: What it runs, packed.
       environment: Variables of its environment besides this process's.
       log: Takes its lines.

@@ -1,4 +1,4 @@
-"""Hosts placed, started, watched and ended by Ray. It carries no message of a run: a call costs it a millisecond, the wire a tenth of that."""
+"""Places, starts, watches and ends hosts by Ray. Ray carries no messages of a run: one of its calls takes a millisecond, the wire a tenth of that."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ _PLACE_S = 60.0
 
 
 class RayLauncher:
-    """Starts hosts as Ray actors, each in a bundle of its own of a placement group. None is ever started anew by Ray: it would have lost all.
+    """Starts hosts as Ray actors, each in a bundle of its own of a placement group; for `amp.Hosts(launcher=...)`.
+
+    Ray never restarts a host by itself, since a new process would not have the parameters of the old one.
 
     Args:
-      address: The cluster's, as `ray.init` takes it; None starts Ray on this machine, unless it runs in this process already.
-      resources: What each host needs, by Ray's names of resources.
-      strategy: Ray's for placing them: `SPREAD` over machines if it can, `STRICT_SPREAD` over as many machines as hosts, or `PACK`.
-      places: For each host, the address of the machine on which it shall be, as Ray knows it; none to let Ray choose.
+      address: The address of the cluster, as `ray.init` takes it; None starts Ray on this machine, unless it already runs in this process.
+      resources: The resources that each host needs, by Ray's names; by default `{"CPU": 1}`.
+      strategy: Ray's placement strategy: `SPREAD` over machines if possible, `STRICT_SPREAD` over as many machines as hosts, or `PACK`.
+      places: For each host, the address of its machine, as Ray knows it; by default Ray chooses.
 
     Raises:
       HostError: If Ray is not installed or can't be reached, or has no machine at one of the places.
@@ -41,7 +43,7 @@ class RayLauncher:
         try:
             import ray
         except ImportError as error:
-            fix = 'Install it with `pip install "ampjax[cluster]"`, or start hosts on this machine.'
+            fix = "Install the extra `cluster` of ampjax, or start hosts on this machine."
             raise HostError("Ray", "its package", f"{error}", fix) from None
         self._ray, self._strategy = ray, strategy
         self._resources = dict(resources or {"CPU": 1})
@@ -134,7 +136,7 @@ class RayHost:
         """Runs the host until its program ends.
 
         Args:
-          job: What it is told.
+          job: Its job.
           main: What it runs, packed.
 
         Returns:

@@ -109,7 +109,7 @@ class Host:
 
 
 class Hosts(Sequence[Host]):
-    """Hosts of one run, by number. They end with `close`, at the end of a `with` block, when nobody holds this, and with this process.
+    """Hosts of one run, by number. They end with `close`, at the end of a `with` block, when this object is no longer referenced, and with this process.
 
     Args:
       hosts: The hosts.

@@ -84,7 +84,7 @@ class Channel(Protocol):
 
 
 _SLICE_S = 0.1
-"""How long nobody looks whether the other end is still there."""
+"""Seconds between two checks whether the other end still exists."""
 
 C = TypeVar("C", bound=Channel)
 

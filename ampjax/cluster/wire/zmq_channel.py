@@ -1,10 +1,11 @@
-"""One end of a channel over a ZeroMQ socket: what the link decides is done here, and here it is noticed that nobody is at the other end.
+"""One end of a channel over a ZeroMQ socket: it carries out the link's decisions, and notices that the other end is gone.
 
 ZeroMQ's own thread beats and reads, so a host that computes, or holds Python's lock, still beats, and one that was stopped does not.
 """
 
 from __future__ import annotations
 
+import contextlib
 import select
 import threading
 import time
@@ -22,7 +23,11 @@ from ampjax.cluster.wire.zmq_line import Line
 from ampjax.errors import HostDiedError, HostError, HostUnreachableError, WireError
 
 _SLICE_S = 0.1
-"""How long nobody looks whether the other end is still there."""
+"""Seconds between two checks whether the other end still exists."""
+
+_LAST_WORDS_S = 2.0
+"""How long the last messages of a process that has ended may be under way, unless its connection ends before; and how long a process that
+fails waits for a connection on which to say so."""
 
 _MOST_BAD = 16
 """So many messages in a row may be damaged or foreign before that is an error. Each time the right one is asked for again."""
@@ -53,7 +58,7 @@ class ZmqChannel:
 
     Args:
       name: The name of this end.
-      line: The socket, and whether somebody is at its other end.
+      line: The socket, and whether its other end is connected.
       link: The rules.
       window: How much may be under way one way.
       patience: How long to wait for signs of life.
@@ -66,6 +71,7 @@ class ZmqChannel:
         self._inbox: deque[Message] = deque()
         self._n_bad, self._failure, self._traceback = 0, "", ""
         self._repeats = False
+        self._ended_at: float | None = None  # when it was first seen that the process at the other end has ended
         self.ending: Callable[[], str | None] = lambda: None
         """Says how the process at the other end has ended; None as long as it has not, or nobody knows."""
 
@@ -147,6 +153,10 @@ class ZmqChannel:
           traceback: The error's traceback.
         """
         with self._turn:
+            with contextlib.suppress(
+                HostError, WireError
+            ):  # before somebody is there, closing the socket would drop it
+                self._wait(lambda: self._line.is_up, _LAST_WORDS_S, takes=False)
             self._line.send(encode(Message(_FAILED, text=traceback), self._link.epoch, 0))
 
     @property
@@ -205,6 +215,8 @@ class ZmqChannel:
             return error
         ended = self.ending()
         if ended or line.said_bye:
+            if self._may_still_speak():
+                return None
             self._pump()  # its last messages may have come meanwhile
             got = f"the end of its process: {ended}" if ended else "its end: it has closed the channel"
             return None if takes and self._inbox else HostDiedError(where, "a host at the other end", got, _RESTORE)
@@ -213,10 +225,16 @@ class ZmqChannel:
             got = f"no sign of life for {silence:.1f} s; its process may hang, or the network is cut"
             return HostUnreachableError(where, "a beat from the other end", got, _RESTORE)
         if not line.was_there and silence > self._patience.connect_s:
-            got = f"nobody in {silence:.0f} s at {self.address}"
+            got = f"no sign of life in {silence:.0f} s from {self.address}"
             fix = "Look into the hosts' log, and whether this address can be reached from there."
-            return HostUnreachableError(where, "somebody at the other end", got, fix)
+            return HostUnreachableError(where, "a process at the other end", got, fix)
         return None
+
+    def _may_still_speak(self) -> bool:
+        """Whether messages may be under way from a process that has ended: not once its connection has, which comes after them."""
+        if self._ended_at is None:
+            self._ended_at = time.monotonic()
+        return not self._line.is_gone and time.monotonic() < self._ended_at + _LAST_WORDS_S
 
     # ---- what comes --------------------------------------------------------------------------------------------------
 

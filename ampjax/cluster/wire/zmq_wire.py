@@ -1,4 +1,4 @@
-"""Where a process makes its channels over ZeroMQ: with the keys of the run, which nobody else has, on the loopback unless told otherwise."""
+"""Makes a process's channels over ZeroMQ: with the keys of the run, and on the loopback unless another address is given."""
 
 from __future__ import annotations
 
@@ -69,9 +69,8 @@ class Wire:
         self._context = zmq.Context()
         self._context.setsockopt(zmq.MAX_SOCKETS, 1 << 14)
         self._channels: list[weakref.ref[ZmqChannel]] = []
-        self._lines: list[
-            Line
-        ] = []  # a channel may be gone, in a cycle that is being collected, while its socket is not closed yet
+        # A channel may be gone, in a cycle that is being collected, while its socket is not closed yet.
+        self._lines: list[Line] = []
         self._ended = threading.Event()
         if keys is not None:
             _let_in_only(self._context, keys)

@@ -107,6 +107,9 @@ def foreign(path: Path, offset: int, expected: str, got: str) -> DataError:
       offset: The byte's place.
       expected: What should be there.
       got: What is there.
+
+    Returns:
+      The error, to be raised.
     """
     return DataError(
         f"file {path}, byte {offset}",

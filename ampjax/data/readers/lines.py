@@ -37,6 +37,9 @@ def read_lines(
       longest: Bytes of a line at most; None where a line may be the whole file.
       sentences: Whether lines are sentences, so that a long text without any line end can't be right.
 
+    Returns:
+      The lines, one at a time.
+
     Raises:
       DataError: If the file can't be read, is a damaged gzip file or unpacks to far more than text does, or a line is too long, no UTF-8,
         or holds a NUL byte or a carriage return; names the line. Or if line ends are lost.

@@ -1,4 +1,4 @@
-"""Which launches are carried out in one call.
+"""Finds the launches that can be carried out in one call.
 
 Dispatches of one stage often follow one another: a loop's cell, step by step. Each is little work, and its call costs the host as much as a
 kernel takes for a few dozen rows. So what several of them bring is stacked, and one call goes over it in a loop that XLA runs

@@ -11,8 +11,8 @@ from ampjax.engine.kernels.wiring import put_gradients
 from ampjax.plan.stages import ArenaKey
 
 ArenaKeys = tuple[ArenaKey, ...]
-"""The arenas that a kernel is for: it goes with the last graph that has them, where one kernel for all graphs would keep what it has
-compiled for each."""
+"""The arenas that a kernel is for. Such a kernel is freed with the last graph that has these arenas; a single kernel for all graphs would
+keep the compiled programs of every graph."""
 
 
 @shared

@@ -118,7 +118,7 @@ def backward(program: ChainProgram, wiring: Wiring, residuals: Residuals) -> Ker
 
 @dataclass(frozen=True)
 class _Sent:
-    """What rows send over the edges of a chain.
+    """The rows that are sent over the edges of a chain.
 
     Args:
       program: The chain's.

@@ -1,15 +1,15 @@
-"""What kernels are: jitted functions over arenas, called for one dispatch or, looped, for several in one call.
+"""Kernels: jitted functions over arenas, called for one dispatch or, looped, for several in one call.
 
 A kernel of a stage has four arguments:
 
     kernel(params, donated, read, per_dispatch) -> donated
 
-`params` are the stage's parameters, a pytree for each parameterised node. `donated` is what the kernel changes in place: it returns the
-same again. `read` is what it reads and leaves as it is. `per_dispatch` is what differs between the dispatches that it may be called for.
+`params` are the stage's parameters, a pytree for each parameterised node. `donated` are the arrays that the kernel changes in place; it
+returns them. `read` are the arrays that it only reads. `per_dispatch` are the arrays that differ from dispatch to dispatch.
 
-They are plain tuples where a kernel is called, and have names inside: with named tuples a call takes 1.2 us longer, with dataclasses 3.6
-us, of 12 us (the least of 25 times 2,000 calls on a CPU). Parameters come first: behind what is donated, XLA copies them where they are
-donated too.
+The caller passes plain tuples; inside the kernel they have names. A call takes 12 us; with named tuples it would take 1.2 us longer, with
+dataclasses 3.6 us (the least of 25 times 2,000 calls on a CPU). Parameters come first: if they are donated and came after other donated
+arguments, XLA would copy them.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from ampjax.sched.decisions.packs import MOST_COALESCED
 
 
 class PerDispatch(NamedTuple):
-    """What one dispatch brings to a kernel. Looped kernels get the same of several, stacked: `[MOST_COALESCED, ...]`.
+    """The arrays of one dispatch. Looped kernels get those of several dispatches, stacked: `[MOST_COALESCED, ...]`.
 
     Args:
       host: The rows of each port whose payloads lie in host memory, `[k, *shape]`.
       pack: Slots, int32 `[n_lines, k]` (`sched.decisions.packs`).
-      seeds: The random number of each row, uint32 `[k]`, if bodies are random and it trains; of `edges` stages `edge_kernels.Seeds`.
-      scalars: Numbers of each node that an update needs, float32 `[nodes, 2]`; else None.
+      seeds: In training, if bodies are random: the random number of each row, uint32 `[k]`; for `edges` stages an `edge_kernels.Seeds`.
+      scalars: If the kernel makes updates, the numbers that these need for each node, float32 `[nodes, 2]`; else None.
       edges: The edges of an `edges` stage, as `edge_sizes.PaddedEdges`.
     """
 
@@ -59,12 +59,12 @@ class Kernel:
 def kernel(
     loops: bool = False, donates_params: bool = False, takes_sizes: bool = False
 ) -> Callable[[Callable[..., Any]], Kernel]:
-    """Makes a stage's `Kernel` of a function `(params, donated, read, per_dispatch)` that returns `donated`, changed.
+    """Makes a stage's `Kernel` from a function `(params, donated, read, per_dispatch)` that returns the changed `donated`.
 
     Args:
-      loops: Whether it can be looped: each call then gets the `donated` that the last one returned.
-      donates_params: Whether the parameters' buffers are used again, too.
-      takes_sizes: Whether there is a fifth argument, known when the kernel is compiled.
+      loops: Whether it can be looped: each iteration then gets the `donated` that the last one returned.
+      donates_params: Whether the parameters are donated, too.
+      takes_sizes: Whether there is a fifth argument, which is static.
 
     Returns:
       A decorator.
@@ -87,7 +87,7 @@ def kernel(
 
 
 def jitted(*donated: str) -> Callable[[Callable[..., Any]], Kernel]:
-    """Makes a `Kernel` of a function of any few arguments, for one call at a time.
+    """Makes a `Kernel` that can't be looped from a function of any arguments.
 
     Args:
       donated: The names of its donated arguments.
@@ -99,7 +99,7 @@ def jitted(*donated: str) -> Callable[[Callable[..., Any]], Kernel]:
 
 
 def _loop(function: Callable[..., Any], n: Any, params: Any, donated: Any, read: Any, stacked: Any) -> Any:
-    """Calls a function `n` times, each time with what the last call returned and with what the next dispatch brings."""
+    """Calls a function `n` times, each time with the last call's result and the arrays of the next dispatch."""
 
     def of_dispatch(i: Any) -> Any:
         return jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, i, keepdims=False), stacked)

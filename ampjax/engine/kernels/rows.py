@@ -1,4 +1,4 @@
-"""Kernels of row-wise stages: forward, forward with records, and the adjoint. How they are called: `kernels.kernel`."""
+"""Kernels of row-wise stages: forward, forward with records, and the adjoint. `kernels.kernel` says how they are called."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def forward(program: Program, wiring: Wiring) -> Kernel:
 def forward_train(program: Program, wiring: Wiring, residuals: Residuals) -> Kernel:
     """`kernel(params, (written, grads, records), read, per_dispatch) -> (written, grads, records)`: a `rows` stage in training.
 
-    Beside the output rows, the adjoint rows of the new outputs are set to zero (where consumers will add to them), and what the
-    adjoint needs of the activations is recorded, in the slots of the first output.
+    In addition to the output rows, it sets the adjoint rows of the new outputs to zero (if consumers will add to them), and records the
+    activations that the adjoint needs, in arrays indexed by the slots of the first output.
     """
 
     @kernel(loops=True)
@@ -58,8 +58,8 @@ def forward_train(program: Program, wiring: Wiring, residuals: Residuals) -> Ker
 def backward(program: Program, wiring: Wiring, residuals: Residuals, consumer: GradientConsumer) -> Kernel:
     """`kernel(params, (grads, states), (arenas, records), per_dispatch) -> (grads, states)`: the adjoint of a `rows` stage.
 
-    Output cotangents are read from the adjoint rows of the output slots; input cotangents are added to those of the input slots;
-    weight gradients go to the consumer. Activations that depend on parameters come from `records`. Parameters are donated
+    It reads output cotangents from the adjoint rows of the output slots and adds input cotangents to the adjoint rows of the input slots.
+    Weight gradients go to the consumer. Activations that depend on parameters come from `records`. Parameters are donated
     if the consumer changes them; `arenas` and `grads` are in the same order.
     """
 
@@ -68,7 +68,7 @@ def backward(program: Program, wiring: Wiring, residuals: Residuals, consumer: G
         (grads, states), (arenas, records), pack = donated, read, dispatch.pack
         mask = wiring.mask(pack)
         inputs = gathered(wiring, arenas, dispatch.host, pack)
-        # Padding reads the first row's: nothing may ever have been recorded in the trash slot, and 0 over 0 is no number.
+        # Padding reads the records of the first row: the trash slot may be empty, and a derivative that divides by a recorded 0 is NaN.
         slots = wiring.of_output(pack, 0)
         slots = jnp.where(mask, slots, slots[0])
         outs, pull = residuals.backward(program, params, inputs, dispatch.seeds, [read_rows(r, slots) for r in records])

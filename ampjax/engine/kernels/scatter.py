@@ -1,8 +1,8 @@
 """Rows written into an array at slots, in place where the array is donated.
 
-A scatter of a single row is rewritten by XLA into a choice between the whole array with the row and the whole array without it, in case the
-slot lies outside, with copies of the array before it: a dispatch of one row then costs as much as all that is in flight. A slice, whose
-place is clamped, costs the row.
+XLA rewrites the scatter of a single row into a choice between the whole array with the row and the whole array without it, in case the
+slot is outside, and copies the array before. A dispatch of one row would then cost as much as copying everything in flight. So a single row
+is written as a slice, whose place XLA clamps, and which costs only the row.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import jax.numpy as jnp
 from jax import Array
 
 INSIDE: Any = {"mode": "promise_in_bounds", "wrap_negative_indices": False}
-"""Options for slots, which are never negative. Indices that may be negative cost one more fused kernel wherever they are used, 15 ms to
-compile."""
+"""Options for indexing with slots, which are never negative. If indices may be negative, each use takes one more fused kernel, and 15 ms to
+compile it."""
 
 
 def read_rows(array: Array, slots: Array) -> Array:
-    """The rows of an array at some slots.
+    """Reads the rows of an array at some slots.
 
     Args:
       array: `[m, ...]`.
@@ -34,11 +34,11 @@ def read_rows(array: Array, slots: Array) -> Array:
 
 
 def set_rows(array: Array, slots: Array, rows: Any) -> Array:
-    """An array with rows written at some slots.
+    """Writes rows to an array at some slots.
 
     Args:
       array: `[m, ...]`.
-      slots: `[k]`, all inside; where one comes more than once, any of its rows is written.
+      slots: `[k]`, all inside; if a slot is repeated, any of its rows is written.
       rows: `[k, ...]`, or a number.
 
     Returns:
@@ -51,11 +51,11 @@ def set_rows(array: Array, slots: Array, rows: Any) -> Array:
 
 
 def add_rows(array: Array, slots: Array, rows: Array) -> Array:
-    """An array with rows added at some slots.
+    """Adds rows to an array at some slots.
 
     Args:
       array: `[m, ...]`.
-      slots: `[k]`, all inside; one may come more than once.
+      slots: `[k]`, all inside; may be repeated.
       rows: `[k, ...]`.
 
     Returns:

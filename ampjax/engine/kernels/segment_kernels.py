@@ -48,7 +48,7 @@ class Collection:
 
 
 class SegmentRows(NamedTuple):
-    """What one dispatch brings; in a call it is a plain tuple (`kernels.kernel`).
+    """The arrays of one dispatch; in a call this is a plain tuple (`kernels.kernel`).
 
     Args:
       host: The rows of each port whose payloads lie in host memory, `[r, *shape]`.

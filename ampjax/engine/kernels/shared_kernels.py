@@ -1,10 +1,10 @@
 """Compiled kernels that equal graphs share, and how long they are kept.
 
-A kernel stays as long as an engine holds it. After that it is kept for the next equal graph: a notebook makes one when a cell is run again.
-Of such kernels the latest stay, with at most `MOST_IDLE` executables. The bound is needed: an executable takes 1 to 4 MB and up to 40
-memory maps, of which Linux allows a process 65,530; XLA's compiler crashes when there are no more.
+A kernel is kept as long as an engine uses it. After that it is kept for the next equal graph: a notebook makes one when a cell is run again.
+Of these unused kernels the latest are kept, with at most `MOST_IDLE` executables. The bound is needed: an executable takes 1 to 4 MB and up
+to 40 memory maps, of which Linux allows a process 65,530; XLA's compiler crashes when there are no more.
 
-Knows nothing of what kernels compute.
+This module does not know what kernels compute.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from typing import Any
 from ampjax.engine.kernels.kernel import Kernel
 
 MOST_IDLE = 256
-"""Executables of kernels that nobody holds, at most: as many as a large graph has, and about 10,000 memory maps."""
+"""The most executables of unused kernels: as many as a large graph has, with about 10,000 memory maps."""
 
 Functions = tuple[Any, Any]
-"""What a kernel holds: its jitted functions."""
+"""The jitted functions of a kernel."""
 
 
 class SharedKernels:
-    """Kernels by what they were made from.
+    """Kernels, by the key that they are made from.
 
-    A kernel that nobody holds is gone; what it had compiled is kept, and the next kernel of its key takes it over.
+    A kernel that is no longer referenced is gone, but its compiled functions are kept, and the next kernel with the same key takes them over.
 
     Args:
-      most_idle: Executables, at most, that are kept though nobody holds their kernel; one that has compiled nothing counts as one.
+      most_idle: The most executables of unused kernels that are kept; a kernel that has compiled nothing counts as one.
     """
 
     def __init__(self, most_idle: int = MOST_IDLE):
@@ -60,19 +60,19 @@ class SharedKernels:
 
     @property
     def n_held(self) -> int:
-        """Kernels that somebody holds."""
+        """The number of kernels in use."""
         return len(self._held)
 
     @property
     def n_idle(self) -> int:
-        """Executables of kernels that nobody holds."""
+        """The number of executables of unused kernels."""
         return self._n_idle
 
     def __repr__(self) -> str:
         return f"SharedKernels: {self.n_held} held; {self.n_idle} of {self.most_idle} executables idle"
 
     def _let_go(self, key: Hashable, functions: Functions) -> None:
-        """Nobody holds a kernel any more: keeps what it has compiled, and drops what has been kept longest."""
+        """Keeps the compiled functions of a kernel that is no longer used, and drops those that have been kept longest."""
         n = max(1, sum(function._cache_size() for function in functions if function is not None))
         dropped: list[Any] = []  # destroyed after the lock is free: that takes long, and may run anything
         with self._lock:
@@ -89,7 +89,7 @@ class SharedKernels:
 
 
 KERNELS = SharedKernels()
-"""Those of this process."""
+"""The shared kernels of this process."""
 
 
 def shared(make: Callable[..., Kernel]) -> Callable[..., Kernel]:

@@ -1,10 +1,10 @@
-"""Where a stage's rows and gradients lie: the steps that its kernels share, from arenas to input rows and from results back to arenas.
+"""The steps that all kernels of a stage share: from arenas to input rows, and from results back to arenas.
 
 A kernel gathers input rows by slot, computes, and scatters result rows by slot, in one call. Arenas that it writes to are donated, so the
-writes are in place. Rows beyond the last message are padding: they repeat a real input row, write to the trash slot 0, and their cotangents
-are removed with `where` (0 times infinity would be NaN).
+writes are in place. Rows beyond the last message are padding: they repeat a real input row and write to the trash slot 0. Their cotangents
+are removed with `where`, since multiplying with a mask would turn infinity into NaN.
 
-Integers are passed packed: one array `[n_lines, k]` with lines of slots and one that starts with the number of real rows
+All integers are in one array, the pack, `[n_lines, k]`: lines of slots, and a line that starts with the number of real rows
 (`sched.decisions.packs`).
 """
 
@@ -24,13 +24,13 @@ from ampjax.sched.columns import N_HEAD, TRASH
 
 @dataclass(frozen=True)
 class Wiring:
-    """Which arenas a stage's ports and outputs have, and how their gradients are kept.
+    """The arenas of a stage's ports and outputs, and how their gradients are stored.
 
     Args:
       ports: For each port, the place of its arena among a kernel's arenas; None for host ports.
       outputs: For each output, the place of its arena.
       sole: For each port, whether its gradients are written; else they are added.
-      written: For each output, whether its gradients will be written; else they start from zero.
+      written: For each output, whether its consumer will write its gradients; else they start from zero, and consumers add to them.
     """
 
     ports: tuple[int | None, ...]
@@ -47,7 +47,7 @@ class Wiring:
         return pack[N_HEAD + len(self.ports) + output]
 
     def mask(self, pack: Array) -> Array:
-        """Which rows are no padding, `[k]`."""
+        """Which rows are not padding, `[k]`."""
         return jnp.arange(pack.shape[1]) < pack[N_HEAD + len(self.ports) + len(self.outputs), 0]
 
 
@@ -57,7 +57,7 @@ def masked(mask: Array, x: Array) -> Array:
 
 
 def gathered(wiring: Wiring, arenas: tuple[Array, ...], host: tuple[Array, ...], pack: Array) -> tuple[Array, ...]:
-    """The input rows of each port, `[k, *shape]`: gathered from its arena, or as they came from the host."""
+    """The input rows of each port, `[k, *shape]`: gathered from its arena, or passed from the host."""
     from_host = iter(host)
     return tuple(
         [
@@ -112,7 +112,7 @@ def add_gradients(
       wiring: The stage's.
       grads: The adjoint rows of the kernel's arenas.
       pack: The dispatch's slots.
-      mask: Which rows are no padding, `[k]`.
+      mask: Which rows are not padding, `[k]`.
       cotangents: `[k, *shape]` for each port that takes one.
 
     Returns:

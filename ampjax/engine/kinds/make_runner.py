@@ -1,4 +1,4 @@
-"""Which runner each kind of stage has. To add a kind: a `StageRunner` in a file of this package, and a line here."""
+"""The runner of each kind of stage. To add a kind: a `StageRunner` in a file of this package, and a line here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stage's forward pass records for its adjoint: arrays of rows, in the slots of the first output's arena."""
+"""The activations that a stage's forward pass records for its adjoint: arrays of rows, in the slots of the first output's arena."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RecordedActivations:
         self.arrays: tuple[jax.Array, ...] = ()
 
     def residuals(self, params: tuple[Any, ...]) -> Residuals:
-        """Which activations are recorded: found once, by tracing the stage's bodies."""
+        """The activations that are recorded: determined once, by tracing the stage's bodies."""
         if self._residuals is None:
             rows = tuple((port.type.shape, port.type.dtype.name) for port in self._stage.ports)
             self._residuals = self._find(rows, shapes_of(params)) if needs_backward(self._stage) else Residuals()

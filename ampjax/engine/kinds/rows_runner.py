@@ -37,7 +37,7 @@ class RowsRunner(StageRunner):
         self._records = RecordedActivations(stage, arenas, partial(find_residuals, self._program))
         self._infer = rows.forward(self._program, self._arrays.wiring)
         self._train: Kernel | None = None  # made when the parameters' shapes are known
-        self._adjoints: dict[GradientConsumer, Kernel] = {}  # to find one by its program costs as much as a message
+        self._adjoints: dict[GradientConsumer, Kernel] = {}  # a look-up by program takes as long as a message
         self.can_update_at_once = self._needs_backward = needs_backward(stage)
 
     def forward(self, launches: Coalesced, params: Params) -> None:
@@ -73,7 +73,7 @@ class RowsRunner(StageRunner):
         return self._arrays.can_coalesce(before, launch)
 
     def read(self, launch: Launch) -> Any:
-        """The rows that a `route_by` decides on: those of its second port; of its only one, where they go on themselves."""
+        """The rows by which a `route_by` decides: those of its second port, or of its only port."""
         return self._arrays.read(launch, len(self.stage.ports) - 1)
 
     @property

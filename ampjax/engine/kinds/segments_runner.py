@@ -52,7 +52,7 @@ class SegmentsRunner(StageRunner):
         return states
 
     def _per_dispatch(self, launch: Launch) -> tuple[Any, ...]:
-        """What a launch brings, as `segment_kernels.SegmentRows`."""
+        """The arrays of a launch, as `segment_kernels.SegmentRows`."""
         out = launch.out_rows[0]
         r, m = segment_sizes(max(map(len, launch.in_rows)), len(out))
         slots, ids, host = [], [], []

@@ -1,4 +1,4 @@
-"""The arrays that a stage's kernels take: its arenas, and what launches bring, padded and stacked. All kinds share this."""
+"""The arrays that a stage's kernels take: its arenas, and the arrays of launches, padded and stacked. All kinds share this."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Arrays = tuple[Any, ...]
 
 
 class StageArrays:
-    """What one stage's kernels take and give back.
+    """The arrays that one stage's kernels take and return.
 
-    Kernels get the arenas of the stage's outputs first, then those that are only read. Arenas are looked up when a launch is carried out,
-    as each kernel that writes to one replaces it.
+    Kernels get the arenas of the stage's outputs first, then those that are only read. Arenas are looked up anew for each launch, since a
+    kernel that writes to one replaces it.
 
     Args:
       stage: The stage.
@@ -60,9 +60,9 @@ class StageArrays:
         self._get = copy_kernels.get_rows(self._all_arenas)
 
     def _find_largest_looped(self) -> int:
-        """Rows of a dispatch, at most, that may be one of several in a call.
+        """The most rows of a dispatch that may share a call with others.
 
-        It brings slots, random numbers, and what comes from the host, all of which is copied to be stacked.
+        Its slots, its random numbers and its rows from the host are all copied to be stacked.
         """
         from_host = sum(math.prod(shape) * np.dtype(dtype).itemsize for _, (_, shape, dtype) in self._host_ports)
         return MOST_BYTES // (4 * (self._n_sections - len(self._host_ports) + 1 + self._draws) + from_host)
@@ -109,7 +109,7 @@ class StageArrays:
     # -- launches
 
     def can_coalesce(self, before: Launch, launch: Launch) -> bool:
-        """Whether one call can carry out a launch and the one before it: both have one size, and looping over this is faster."""
+        """Whether one call can carry out a launch and the one before it: both have the same size, and a loop over them is faster."""
         k = self.size(launch)
         return k == self.size(before) and k <= self._largest_looped and min(launch.n_rows, before.n_rows) > 0
 
@@ -125,13 +125,13 @@ class StageArrays:
         Args:
           kernel: The kernel (`kernels.kernel`).
           params: The stage's parameters.
-          donated: What it changes.
-          read: What it only reads.
-          launches: They have one size.
+          donated: The arrays that it changes.
+          read: The arrays that it only reads.
+          launches: One or several launches of the same size.
           scalars: `kernel.PerDispatch.scalars`.
 
         Returns:
-          What the kernel returns: `donated`, changed.
+          The changed `donated`.
         """
         k = self.size(launches[0])
         if k <= self._largest_looped and kernel.looped is not None:
@@ -144,7 +144,7 @@ class StageArrays:
         return kernel.once(params, donated, read, per_dispatch)
 
     def rows(self, launches: Coalesced, k: int, most: int) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
-        """What launches bring, padded and stacked; behind the last launch it is undefined.
+        """The arrays of launches, padded and stacked; entries after the last launch are undefined.
 
         Args:
           launches: The launches.
@@ -175,7 +175,7 @@ class StageArrays:
         return self._get.once(self._arenas.values[key], self.lines(launch)[port])
 
     def _packs(self, launches: Coalesced, k: int, most: int) -> np.ndarray:
-        """What dispatches bring, padded, `[most, n_lines, k]`: as the scheduler has written it, where it has padded it."""
+        """The packs of dispatches, padded, `[most, n_lines, k]`; those that the scheduler has padded are used as it wrote them."""
         if launches[0].size:
             return packs.stacked([launch.pack for launch in launches], [launch.place for launch in launches], most, k)
         out = np.empty((most, packs.n_lines(self._n_sections, k), k), np.int32)

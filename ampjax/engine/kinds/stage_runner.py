@@ -1,4 +1,4 @@
-"""What the executor asks of a stage, whatever its kind."""
+"""The protocol of runners: what the executor asks of a stage, whatever its kind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Params = tuple[Any, ...]
 
 
 class StageRunner(Protocol):
-    """Carries out the launches of one stage. A kind defines `forward` and `backward`, and overrides of the rest what is different for it.
+    """Carries out the launches of one stage. A runner must define `forward` and `backward`, and may override the other methods.
 
     Attributes:
       stage: The stage.
@@ -41,19 +41,19 @@ class StageRunner(Protocol):
     def backward(
         self, launches: Coalesced, params: Params, consumer: GradientConsumer, states: Any, scalars: np.ndarray | None
     ) -> Any:
-        """Computes the gradients of launches, of direction `backward`; of a loss, of direction `forward`, too.
+        """Computes the gradients of launches of direction `backward`; a loss computes them for direction `forward`, too.
 
-        Those of inputs go to the inputs' adjoint rows, those of weights to the consumer.
+        Gradients of inputs go to the inputs' adjoint rows, those of weights to the consumer.
 
         Args:
           launches: One, or several that `can_coalesce`.
           params: The stage's parameters. They are donated if the consumer changes them.
           consumer: Takes the weight gradients.
-          states: What it keeps of each parameterised node. Donated.
-          scalars: Numbers of each node that an update needs, float32 `[nodes, 2]`; else None.
+          states: The consumer's state for each parameterised node, such as an accumulator. Donated.
+          scalars: If the consumer makes updates, the numbers that these need for each node, float32 `[nodes, 2]`; else None.
 
         Returns:
-          What the consumer returns.
+          The consumer's new states.
         """
 
     def can_coalesce(self, before: Launch, launch: Launch) -> bool:
@@ -66,7 +66,7 @@ class StageRunner(Protocol):
         del launch
 
     def expect_edges(self, sizes: EdgeSizes) -> None:
-        """Tells an `edges` stage, before its first launch, for how many edges to leave room."""
+        """Tells an `edges` stage, before its first launch, for how many edges it must have room."""
         del sizes
 
     @property
@@ -81,7 +81,7 @@ class StageRunner(Protocol):
 
 
 def needs_backward(stage: Stage) -> bool:
-    """Whether the adjoint of a stage has anything to compute: a gradient that comes in, and parameters or an input that take one."""
+    """Whether the backward pass of a stage has anything to compute: it gets gradients, and parameters or an input need them."""
     comes_in = any(out.is_float for out in stage.outputs)
     takes_one = any(port.type.is_float for port in stage.ports if port.space != HOST)
     return comes_in and (bool(stage.params) or takes_one)

@@ -49,13 +49,16 @@ class TransferRunner(StageRunner):
             self.put(launch, self.take(launch))
         return states
 
-    # Two halves: the spaces may belong to two hosts, each of which does one.
+    # `take` and `put` are separate since the two spaces may belong to two hosts.
 
     def take(self, launch: Launch) -> Any:
-        """Reads the rows, or on the way back the gradients, `[k, *shape]`, where they come from.
+        """Reads the rows at their source; for direction `backward`, the gradients.
 
         Args:
           launch: The launch; it has rows.
+
+        Returns:
+          `[k, *shape]`.
         """
         a, source, target = self._arenas, self._source, self._target
         slots, to = self._arrays.lines(launch)
@@ -64,11 +67,11 @@ class TransferRunner(StageRunner):
         return a.host[source][slots] if source[0] == HOST else self._get.once(a.values[source], slots)
 
     def put(self, launch: Launch, rows: Any) -> None:
-        """Writes the rows where they go, or adds the gradients.
+        """Writes the rows at their destination; for direction `backward`, adds the gradients there.
 
         Args:
           launch: The launch.
-          rows: What `take` has read.
+          rows: The rows or gradients that `take` has read.
         """
         a, source, target = self._arenas, self._source, self._target
         slots, to = self._arrays.lines(launch)

@@ -43,18 +43,21 @@ def route_by(
 ) -> Wire:
     """Puts a small payload of integers into the state, so that a `cond` or `flatmap` behind it can act on it.
 
-    AMPNet's control flow depends on states only; this node reads a payload back to the host, which costs a wait for the device.
+    AMPNet's control flow depends on states only. This node reads a payload back to the host, which has to wait for the device.
     No gradient flows through the choice.
 
     Args:
       wire: The messages that go on, with their payload as it is.
       choice: Their choices: integers or truth values, of shape `()` for one field or `(k,)` for `k`.
       *fields: The state fields that get the choices; they may be there already.
-      assume: State function that gives the choices (a tuple of columns for several) where nothing is computed: when arenas are sized and
-        kernels compiled ahead, and in simulations without numerics. It should visit every branch and loop as long as instances will; by
-        default 0.
+      assume: State function that gives the choices (a tuple of columns for several) when nothing is computed: when arenas are sized, when
+        kernels are compiled ahead, and in simulations without numerics. It should visit every branch, and stay in loops as long as instances
+        will; by default the choice is 0.
       join: What makes a message and its choice belong together; by default the whole state.
       name: The node's name.
+
+    Returns:
+      The messages, with the choices in their states.
 
     Raises:
       GraphError: If the choices do not fit the fields, or the message is ragged.
@@ -125,8 +128,11 @@ def isu(
       function: From states to states, with the same number of rows.
       inverse: `inverse(function(s)) == s`.
       name: The node's name.
-      samples: States that can come, `State.of(...)`: the inverse is checked on them. By default on any small integers, which an
-        inverse that only works for states that can come would fail.
+      samples: States that can occur, `State.of(...)`, on which the inverse is checked. By default it is checked on small integers; an
+        inverse that works only for states that can occur may fail there.
+
+    Returns:
+      The messages with their new states.
 
     Raises:
       GraphError: If the inverse does not invert.
@@ -135,10 +141,10 @@ def isu(
 
 
 def relabel(wire: Wire, function: Callable[[State], State], name: str | None = None) -> Wire:
-    """Changes the state by a function that need not have an inverse: it may drop fields that nothing could bring back.
+    """Changes the state by a function that need not have an inverse; for example, it may drop fields.
 
-    Each message goes on with its payload as it is, and its gradient comes back to it. Messages that get equal states stay two
-    messages; a join that needs to tell them apart refuses them.
+    Payloads and gradients pass unchanged. Two messages that get equal states stay two messages; a join that has to tell them apart raises
+    an error.
 
     Args:
       wire: The messages.

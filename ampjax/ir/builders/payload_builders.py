@@ -99,15 +99,15 @@ def ppt(
     join: Key = None,
     rng: bool = False,
 ) -> NodeBuilder:
-    """A parameterised payload transform (AMPNet §4): updates its own parameters from accumulated gradients.
+    """Makes a parameterised payload transform (AMPNet §4): a node that updates its own parameters from accumulated gradients.
 
     Args:
-      name: The node's name; its parameters are read by it.
+      name: The node's name, under which its parameters are found.
       body: A plain `fn(params, *inputs)`, a `flax.nnx` module, or an `ampjax.nn` layer; a function of one message's payloads.
       params: For a plain function: a pytree, or a function of a PRNG key that makes one.
-      params_of: A PPT that has been called before, its name, or one of its wires: this node computes with that one's parameters. They
-        have one optimizer state and one version, and the gradients of all nodes that compute with them are added up. `tx`,
-        `min_update_interval` (which counts the gradient rows of all of them), `weights` and `gradient` are set at the node that has them.
+      params_of: A PPT that has been called before, its name, or one of its wires: this node computes with that node's parameters. These
+        have one optimizer state and one version, and the gradients of all nodes that use them are added up. `tx`,
+        `min_update_interval` (which counts the gradient rows of all these nodes), `weights` and `gradient` are set at the other node.
       tx: An optax transform for this node; by default the trainer's.
       min_update_interval: Gradient rows to accumulate at least before an update; by default the trainer's.
       max_dispatch_size: Rows in one dispatch at most; by default the trainer's.
@@ -165,7 +165,7 @@ def npt(
 
 
 def loss(name: str, body: Callable[..., Any], *, join: Key = None, worker: int | None = None) -> NodeBuilder:
-    """A loss: the end of the forward pass and the start of the backward pass.
+    """Makes a loss: the end of the forward pass and the start of the backward pass.
 
     Args:
       name: The node's name.
@@ -191,6 +191,9 @@ def concat(*wires: Wire, axis: int = -1, name: str | None = None, join: Key = No
       axis: The axis along which they are joined.
       name: The node's name.
       join: What makes messages of several wires belong together; by default the whole state.
+
+    Returns:
+      The joined payloads, with the states of the first wire's messages.
 
     Raises:
       GraphError: If the payloads do not fit each other.

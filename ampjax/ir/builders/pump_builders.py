@@ -1,4 +1,4 @@
-"""Where messages enter a graph and where they leave it: pumps and sinks."""
+"""The nodes where messages enter and leave a graph: pumps and sinks."""
 
 from __future__ import annotations
 
@@ -19,17 +19,21 @@ from ampjax.ir.wires import Wire, WireType
 def pump(
     name: str, shape: Sequence[int] = (), dtype: Any = "float32", fields: Sequence[str] = (), ragged: bool = False
 ) -> Wire:
-    """A source of messages that the controller feeds.
+    """Makes a source of messages: the data of each instance come in here.
 
     Args:
-      name: The pump's name; instances name it.
+      name: The pump's name, by which instances refer to it.
       shape: The payload's shape for one row; `(0,)` for messages that carry a state only, which take no memory.
       dtype: The payload's dtype.
       fields: The state fields that each message carries beside `instance`.
       ragged: True if a message holds any number of rows.
 
+    Returns:
+      The pump's wire.
+
     Raises:
-      GraphError: If a field is called `instance`, or twice, or the dtype is none that JAX holds now.
+      GraphError: If a field is called `instance`, or occurs twice, or JAX does not support the dtype now (such as `float64` outside its 64-bit
+        mode).
     """
     fields = tuple(fields)
     if "instance" in fields or len(set(fields)) != len(fields):
@@ -43,10 +47,10 @@ def pump(
 
 
 def topology(name: str) -> Wire:
-    """A pump of `Topology` maps, one per instance, for `distribute` and `collect` (ICLR version, figure 3).
+    """Makes a pump of `Topology` maps, one per instance, for `distribute` and `collect` (ICLR version, figure 3).
 
     Args:
-      name: The pump's name; instances name it.
+      name: The pump's name, by which instances refer to it.
 
     Returns:
       Its wire, which can only be connected to a `distribute` or `collect`.
@@ -55,7 +59,7 @@ def topology(name: str) -> Wire:
 
 
 def sink(name: str, wire: Wire) -> Wire:
-    """Ends a wire without a loss: `predict` returns what arrives here. In training it answers with a zero gradient.
+    """Ends a wire without a loss: `predict` returns the messages that arrive here. In training their gradients are zero.
 
     Args:
       name: The sink's name, under which `predict` returns its messages.
@@ -69,7 +73,7 @@ def sink(name: str, wire: Wire) -> Wire:
 
 
 def discard(wire: Wire) -> None:
-    """Ends a wire that nobody needs: messages on it are answered with a zero gradient, and `predict` does not return them.
+    """Ends a wire that nothing needs: the gradients of its messages are zero, and `predict` does not return them.
 
     Args:
       wire: The wire.

@@ -26,6 +26,9 @@ def flatmap(wire: Wire, count: StateFn, state: Callable[[State, np.ndarray], Sta
       state: `state(s, i)` gives the states of the messages that are sent, for `i = 0 ... count - 1`.
       name: The node's name.
 
+    Returns:
+      The messages that are sent.
+
     Raises:
       GraphError: If a function does not work on the states.
     """
@@ -33,12 +36,15 @@ def flatmap(wire: Wire, count: StateFn, state: Callable[[State, np.ndarray], Sta
 
 
 def repeat(wire: Wire, count: StateFn, name: str | None = None) -> Wire:
-    """Copies a row: it becomes a ragged message of equal rows.
+    """Turns each row into a ragged message of several equal rows.
 
     Args:
       wire: The messages.
       count: State function that says how many rows; may be 0.
       name: The node's name.
+
+    Returns:
+      The ragged messages, with the states of the rows.
 
     Raises:
       GraphError: If the function does not work on the states, or the wire is ragged already.
@@ -60,10 +66,13 @@ def group(
     Args:
       wire: The members.
       by: The fields that form the key, with the instance; or a keying function of the state.
-      size: State function that says how many members a group has: of the opener's state where there is one, else of the members'.
+      size: State function that says how many members a group has: of the opener's state if there is an opener, else of the members' states.
       order: State function that sorts a group's rows; by default the members' whole state.
       opener: A wire whose messages open groups, so that a group of size 0 is emitted at once; its state becomes the group's.
       name: The node's name.
+
+    Returns:
+      The groups, as ragged messages.
 
     Raises:
       GraphError: If a field is missing, or a function does not work on the states.
@@ -95,6 +104,9 @@ def ungroup(
       state: Instead of `field`: `state(s, i)` gives the rows' states.
       name: The node's name.
 
+    Returns:
+      A message for each row.
+
     Raises:
       GraphError: If neither or both of `field` and `state` are given.
     """
@@ -119,7 +131,7 @@ def distribute(wire: Wire, topology: Wire, n: int, name: str | None = None) -> t
       The `n` wires, which carry ragged messages.
 
     Raises:
-      GraphError: If the wire is not ragged, or `topology` is no topology pump's.
+      GraphError: If the wire is not ragged, or `topology` is not the wire of a topology pump.
     """
     return current_graph().add(name, control_nodes.Distribute(n), (wire, topology), n).outputs
 
@@ -132,8 +144,11 @@ def collect(wires: Sequence[Wire], topology: Wire, name: str | None = None) -> W
       topology: The wire of a topology pump.
       name: The node's name.
 
+    Returns:
+      Ragged messages of `n_rows` rows each, as the topology says.
+
     Raises:
-      GraphError: If wires are not ragged or of different shapes, or `topology` is no topology pump's.
+      GraphError: If wires are not ragged or of different shapes, or `topology` is not the wire of a topology pump.
     """
     return add_with_one_output(Collect(), (*wires, topology), name=name)
 
@@ -145,6 +160,9 @@ def reduce(name: str, function: Callable[..., Any], wire: Wire) -> Wire:
       name: The node's name.
       function: `function(rows, segment_ids, n_segments)`, for example `jax.ops.segment_sum`; rows `[r, *shape]`, ids `[r]` sorted.
       wire: The ragged message.
+
+    Returns:
+      A message with one row for each ragged message.
 
     Raises:
       GraphError: If the wire is not ragged, or the function does not give a row for each segment.

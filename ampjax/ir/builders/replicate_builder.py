@@ -16,12 +16,12 @@ from ampjax.ir.wires import Wire
 def replicate(
     part: NodeBuilder | Callable[..., Any], n: int, route: str | StateFn = "round_robin", name: str | None = None
 ) -> Callable[..., Any]:
-    """Puts `n` copies of a part of the graph behind a cond and a phi (AMPNet, figure 4b); the trainer keeps them together.
+    """Makes `n` copies of a part of the graph between a cond and a phi (AMPNet, figure 4b); `replica_sync` keeps their parameters together.
 
-    The part is a node, or a function from wires to wires that builds any number of them, loops and losses included. In a copy, names that
-    the user gives end in the copy's number (`linear1/0`, `linear1/1`, ...), nodes with parameters start from the same values as in the
-    other copies, losses add up to one, and what sinks receive comes under one name. The affinity `default` gives each copy a worker of its
-    own, as far as there are any, and keeps on it what is in the copy, replicas included; a node's `worker` holds for it in all copies.
+    The part is a node, or a function from wires to wires that builds any number of nodes, loops and losses included. In a copy, names that
+    the user gives end in the copy's number (`linear1/0`, `linear1/1`, ...). Nodes with parameters start from the same values in all copies,
+    their losses are reported as one, and their sinks' messages come under one name. The affinity `default` puts each whole copy on a worker
+    of its own, if there are enough workers. A node's own `worker` holds in all copies.
 
     Args:
       part: A node, not yet called: `amp.ppt("linear1", layer)`; or a function of wires that returns a wire, a tuple of wires, or None.
@@ -34,8 +34,8 @@ def replicate(
       not routed: every copy has all of them.
 
     Raises:
-      GraphError: If n < 1; if a function builds pumps, connects wires from outside that it was not given, or lets wires out that it does
-        not return; or if it returns in one copy what it does not in another.
+      GraphError: If n < 1; if a function builds pumps, uses wires from outside that are not its arguments, or lets wires out that it does
+        not return; or if it returns different things in different copies.
     """
     build = part.again if isinstance(part, NodeBuilder) else part
     called = name or getattr(part, "name", None) or getattr(part, "__name__", "part").replace("<lambda>", "part")

@@ -1,4 +1,4 @@
-"""What the two image classifiers share: convolution with normalisation, and a training loss that carries BatchNorm's statistics.
+"""The common part of the image classifiers: convolution with normalisation, and a training loss that keeps BatchNorm's statistics.
 
 A loss for data-parallel training is a pure function of parameters and a batch, but BatchNorm (Ioffe and Szegedy 2015) also moves averages.
 Here the averages are leaves of the parameters whose gradient is their distance from the batch's statistics: SGD with the rate

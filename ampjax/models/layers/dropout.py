@@ -21,6 +21,9 @@ def dropout(key: Any, x: jax.Array, keep: float) -> jax.Array:
       key: A PRNG key; without one, as in inference, nothing happens.
       x: Features, float, of any shape.
       keep: How likely a feature is kept, above 0; it is then divided by this. With 1 nothing happens.
+
+    Returns:
+      The features, some of them zero; of the same shape and dtype.
     """
     if key is None or keep == 1:
         return x
@@ -56,6 +59,9 @@ class Dropout:
 
         Args:
           step: The step's number.
+
+        Returns:
+          The dropout of that step.
         """
         if self.keys is None:
             return self
@@ -68,6 +74,9 @@ def from_batch(batch: Any, rate: float) -> Dropout:
     Args:
       batch: The batch; its leaf `dropout_seed` `[n]` holds integers that differ from row to row.
       rate: How likely a feature is dropped.
+
+    Returns:
+      The dropout, with a key for each row.
     """
     if rate == 0 or "dropout_seed" not in batch:
         return Dropout(None, 0.0)

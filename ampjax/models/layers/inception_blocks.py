@@ -138,6 +138,9 @@ def convolution(
       channels: From the table's channels to the model's.
       rngs: Where keys come from.
       padding: `SAME` or `VALID`; None for what suits its stride.
+
+    Returns:
+      The convolution with its normalisation.
     """
     usual = "SAME" if conv.stride == 1 else "VALID"
     return ConvNorm(n_in, channels(conv.n_out), conv.kernel, conv.stride, padding or usual, epsilon=_EPSILON, rngs=rngs)

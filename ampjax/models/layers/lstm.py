@@ -48,7 +48,14 @@ class LSTM(nnx.Module):
             self.projection = nnx.Param(initializer(rngs.params(), (hidden, projection), jnp.float32))
 
     def start(self, n: int) -> State:
-        """The state of `n` rows before the first step: zeros."""
+        """The state before the first step: zeros.
+
+        Args:
+          n: How many rows.
+
+        Returns:
+          Cell and output, `[n, hidden]` and `[n, n_out]` float32.
+        """
         return jnp.zeros((n, self.hidden)), jnp.zeros((n, self.n_out))
 
     def __call__(self, state: State, x: Float[Array, "n n_in"]) -> State:

@@ -61,6 +61,9 @@ def expected_count(ids: Int[Array, "*n"], n_draws: Int[Array, ""], n_classes: in
       ids: The ids.
       n_draws: Number of draws.
       n_classes: Number of classes.
+
+    Returns:
+      A probability for each id, float32.
     """
     return -jnp.expm1(n_draws * jnp.log1p(-log_uniform(ids, n_classes)))
 

@@ -25,7 +25,7 @@ ARCHITECTURES = ("gnmt", "bi")
 
 
 class Encoder(nnx.Module):
-    """What reads the source.
+    """The encoder, which reads the source.
 
     Args:
       architecture: `gnmt` or `bi`.
@@ -64,7 +64,7 @@ class Encoder(nnx.Module):
 
 
 class Decoder(nnx.Module):
-    """What writes the target.
+    """The decoder, which writes the target.
 
     Args:
       architecture: `gnmt` or `bi`.
@@ -87,7 +87,14 @@ class Decoder(nnx.Module):
             self.join = nnx.Param(initializer(rngs.params(), (units + n_memory, units), jnp.float32))
 
     def start(self, states: list[State]) -> Any:
-        """The state before the first step: the encoder's last ones, and nothing fed back."""
+        """The state before the first step: the encoder's last states, and zeros in place of a fed-back output.
+
+        Args:
+          states: The encoder's last states, one for each layer.
+
+        Returns:
+          The decoder's first state.
+        """
         return states, jnp.zeros((len(states[0][0]), self.n_fed))
 
     def step(self, memory: Memory, state: Any, x: Float[Array, "n units"], drop: Dropout) -> tuple[Any, jax.Array]:

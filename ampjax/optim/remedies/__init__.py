@@ -1,1 +1,1 @@
-"""Remedies for stale gradients, as optax transforms that are told the staleness: by nodes of AMP, and by `delayed` in plain JAX."""
+"""Remedies for stale gradients: optax transforms that get the staleness from a graph's nodes, from runners, or from `delayed` in plain JAX."""

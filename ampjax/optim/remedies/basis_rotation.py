@@ -15,7 +15,7 @@ Tree = Any
 
 
 class RotationState(NamedTuple):
-    """What `scale_by_rotated_adam` keeps.
+    """The state of `scale_by_rotated_adam`.
 
     Attributes:
       count: Gradients so far.
@@ -33,24 +33,27 @@ class RotationState(NamedTuple):
 def scale_by_rotated_adam(
     b1: float = 0.95, b2: float = 0.99, eps: float = 1e-8, every: int = 10
 ) -> optax.GradientTransformationExtraArgs:
-    """Adam, whose second moments are those of the gradient in the basis of its own covariances' eigenvectors.
+    """Adam in a rotated basis: its second moments are those of the gradient in the basis of its covariances' eigenvectors.
 
-    The rule of SOAP (Vyas et al. 2024, arXiv 2409.11321, algorithm 3), in the order of its authors' code. Adam tolerates delays where the Hessian
-    is diagonal in the basis of the parameters, and oscillates where it is not; in the rotated basis it nearly is ("basis rotation" for
-    asynchronous pipelines, arXiv 2602.03515, uses such a rule under delay). For a matrix gradient G: `N` is the moving mean of the squares
-    of `Uᵀ G V`; the step is `U ((Uᵀ M̂ V) / (√N̂ + eps)) Vᵀ` with the moving mean `M` of G, both corrected for their bias; and after it G
-    goes into the moving means `L`, `R` of `G Gᵀ` and `Gᵀ G`, whose eigenvectors `U`, `V` are renewed every few updates. So no gradient is looked at in
-    a basis that it has made itself: there the first one would be diagonal, and elsewhere Adam would divide rounding errors by their own size. The
-    first gradient makes the first basis and no update. Where SOAP follows the eigenvectors by power iteration, they are computed anew. Other
-    parameters get Adam from the second gradient on. It needs no staleness. Put `optax.scale(-learning_rate)` behind it.
+    This is the rule of SOAP (Vyas et al. 2024, arXiv 2409.11321, algorithm 3), in the order of its authors' code. Adam tolerates delays if the
+    Hessian is diagonal in the basis of the parameters, and oscillates if it is not; in the rotated basis the Hessian is nearly diagonal ("basis
+    rotation" for asynchronous pipelines, arXiv 2602.03515, uses such a rule under delay). For a matrix gradient G, `N` is the moving mean of
+    the squares of `Uᵀ G V`, and the step is `U ((Uᵀ M̂ V) / (√N̂ + eps)) Vᵀ` with the moving mean `M` of G; both means are corrected for their
+    bias. After the step, G goes into the moving means `L`, `R` of `G Gᵀ` and `Gᵀ G`, whose eigenvectors `U`, `V` are renewed every few updates. So no
+    gradient is rotated into a basis that it has made itself: there the first one would be diagonal, and elsewhere Adam would divide rounding
+    errors by their own size. The first gradient makes the first basis and no update. SOAP follows the eigenvectors by power iteration; here they
+    are computed anew. Other parameters get Adam, from the second gradient on. It needs no staleness. Put `optax.scale(-learning_rate)` behind it.
 
     Memory: Adam's, and for a matrix `[m, n]` another `2 m² + 2 n²`.
 
     Args:
       b1: The decay of the mean of gradients.
-      b2: That of squares and covariances.
+      b2: The decay of squares and covariances.
       eps: Added to the root; above 0.
       every: Updates between two decompositions.
+
+    Returns:
+      An optax transform.
 
     Raises:
       SettingsError: If a decay is outside [0, 1), `eps` not above 0, or `every` below 1.

@@ -9,19 +9,22 @@ import jax.numpy as jnp
 import optax
 
 from ampjax.errors import SettingsError
-from ampjax.optim.remedies.what_is_told import staleness_of
+from ampjax.optim.remedies.extra_arguments import staleness_of
 from ampjax.optim.transform import transform
 
 
 def bounded_staleness(tx: optax.GradientTransformation, most: float) -> optax.GradientTransformationExtraArgs:
-    """Leaves gradients out whose staleness is above a bound: neither parameters nor the transform's state change.
+    """Ignores gradients whose staleness is above a bound: neither parameters nor the transform's state change.
 
-    Stale synchronous parallel training (Ho et al. 2013) makes fast workers wait in place of that: in AMP that is
-    `Trainer(max_active_keys=...)`. Memory: none.
+    Stale synchronous parallel training (Ho et al. 2013) makes fast workers wait instead; `Trainer(max_staleness=...)` bounds staleness without
+    ignoring gradients. Memory: none.
 
     Args:
-      tx: The transform of those that are fresh enough.
+      tx: The transform for gradients that are fresh enough.
       most: The largest staleness that is used.
+
+    Returns:
+      A transform whose `update` takes `staleness`, a float scalar, as an extra argument.
 
     Raises:
       SettingsError: If the bound is negative.

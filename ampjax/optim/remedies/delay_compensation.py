@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import optax
 
 from ampjax.errors import SettingsError
-from ampjax.optim.remedies.what_is_told import require_params, staleness_of
+from ampjax.optim.remedies.extra_arguments import require_params, staleness_of
 from ampjax.optim.transform import transform
 
 Tree = Any
 
 
 class CompensationState(NamedTuple):
-    """What `compensate_delay` keeps.
+    """The state of `compensate_delay`.
 
     Attributes:
       step: Updates so far.
@@ -34,21 +34,21 @@ def compensate_delay(
 ) -> optax.GradientTransformationExtraArgs:
     """Adds `scale · g² · (w - w_stale)` to each gradient `g`: DC-ASGD (Zheng et al. 2017, arXiv 1609.08326, equation 10).
 
-    The product of a gradient with itself stands for the diagonal of the Hessian, so that the sum is a Taylor expansion of the gradient at the
-    parameters `w` of now around those that it was computed with. Put it first in an `optax.chain`. The transform keeps the parameters of the
-    last updates and takes those of `staleness` updates ago (rounded), so it needs nothing more from whoever calls it.
+    The square of the gradient approximates the diagonal of the Hessian. So the sum is a Taylor expansion of the gradient at the current
+    parameters `w` around the parameters that it was computed with. Put it first in an `optax.chain`. The transform keeps the parameters of the
+    last updates and takes those of `staleness` updates ago (rounded), so its caller need not pass them.
 
     Memory: `most + 1` copies of the parameters, and one more if it is adaptive.
 
     Args:
-      scale: λ of the paper. Its authors' settings are far apart: 2 for the adaptive form on CIFAR-10, and 0.04 is the default of MXNet's `DCASGD`.
+      scale: λ of the paper. The default of MXNet's `DCASGD`, which is not adaptive, is 0.04.
       most: The largest staleness; older gradients are compensated as if they had this one.
-      adaptive: Divides the scale by `√(mean + 1e-7)`, of a moving mean of squared gradients: DC-ASGD-a. This one's square is in the mean
-        already, as in the authors' code (Multiverso), which has a mean for each worker; here it is one for each parameter.
-      decay: Of that mean.
+      adaptive: Divides the scale by `√(mean + 1e-7)`, where `mean` is a moving mean of squared gradients that holds this gradient's square
+        already: DC-ASGD-a. The authors' code (Multiverso) has such a mean for each worker; here it is one for each parameter.
+      decay: The decay of that mean.
 
     Returns:
-      A transform whose `update` takes `staleness` and the parameters.
+      A transform whose `update` needs `staleness`, a float scalar, as an extra argument, and the parameters.
 
     Raises:
       SettingsError: If a setting is out of its range.

@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ampjax.optim.remedies.what_is_told import staleness_of
+from ampjax.optim.remedies.extra_arguments import staleness_of
 from ampjax.optim.transform import transform
 
 Tree = Any
 
 
 class VelocityState(NamedTuple):
-    """What `track_velocity` keeps.
+    """The state of `track_velocity`.
 
     Attributes:
       velocity: The running mean of updates, like the parameters: δ of PipeMare.

@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import optax
 
 from ampjax.errors import SettingsError
-from ampjax.optim.remedies.what_is_told import staleness_of
+from ampjax.optim.remedies.extra_arguments import staleness_of
 from ampjax.optim.transform import transform
 
 Tree = Any
 
 
 def compensate_spikes(momentum: float = 0.9) -> optax.GradientTransformationExtraArgs:
-    """Momentum in which a late gradient counts at once for what it would have added while it was under way.
+    """Momentum in which a late gradient adds at once everything that it would have added while it was under way.
 
     Spike compensation (Kosson et al. 2020, "Pipelined Backpropagation at Scale", arXiv 2003.11666): with `v = m·v + g` and a staleness
     of D, the step is `a·v + b·g`, where `a = m^D` and `b = (1 - m^D) / (1 - m) = 1 + m + ... + m^(D-1)`, what the gradient would have added
@@ -25,6 +25,9 @@ def compensate_spikes(momentum: float = 0.9) -> optax.GradientTransformationExtr
 
     Args:
       momentum: m, in [0, 1).
+
+    Returns:
+      A transform whose `update` takes `staleness`, a float scalar, as an extra argument.
 
     Raises:
       SettingsError: If it is outside.
@@ -53,7 +56,7 @@ def compensate_spikes(momentum: float = 0.9) -> optax.GradientTransformationExtr
 
 
 class DiscountedNadamState(NamedTuple):
-    """What `scale_by_discounted_nadam` keeps.
+    """The state of `scale_by_discounted_nadam`.
 
     Attributes:
       count: Updates so far.
@@ -73,7 +76,7 @@ def scale_by_discounted_nadam(
 ) -> optax.GradientTransformationExtraArgs:
     """NAdam whose momentum coefficient grows: `µ_t = b1 · (1 - ½ · 0.96^(t · discount))` (Dozat 2016; the rule of PyTorch's `NAdam`).
 
-    With `b1` near 1 its look-ahead makes up for delays of a pipeline (Ajanthan et al., "Nesterov Method for Asynchronous Pipeline Parallel
+    With `b1` near 1 its look-ahead compensates for the delays of a pipeline (Ajanthan et al., "Nesterov Method for Asynchronous Pipeline Parallel
     Optimization", ICML 2025, who use `b1` = 0.99 with stashed weights). The step is
     `µ_{t+1} · m / (1 - Π_{i≤t+1} µ_i) + (1 - µ_t) · g / (1 - Π_{i≤t} µ_i)`, over `√v̂ + eps`. It needs no staleness. Put
     `optax.scale(-learning_rate)` behind it, and before that `optax.add_decayed_weights`. Memory: that of Adam.
@@ -83,6 +86,9 @@ def scale_by_discounted_nadam(
       b2: The decay of the mean of squares.
       eps: Added to the root.
       discount: ψ, how fast µ grows; 0 keeps it at half of `b1`.
+
+    Returns:
+      An optax transform.
 
     Raises:
       SettingsError: If a coefficient is outside [0, 1), or the discount negative.

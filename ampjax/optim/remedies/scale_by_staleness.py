@@ -12,23 +12,23 @@ import jax.numpy as jnp
 import optax
 
 from ampjax.errors import SettingsError
-from ampjax.optim.remedies.what_is_told import staleness_of
+from ampjax.optim.remedies.extra_arguments import staleness_of
 from ampjax.optim.transform import transform
 
 
 def scale_by_staleness(exponent: float = 1.0) -> optax.GradientTransformationExtraArgs:
     """Divides updates by `(1 + staleness) ** exponent`: old gradients take shorter steps.
 
-    The idea of staleness-aware asynchronous SGD (Zhang et al. 2016, arXiv 1511.05950), whose learning rate is divided by the
-    staleness; the one added keeps fresh gradients whole. Staleness is as in `ampjax`: updates that the node has made between
-    a message's forward pass and its adjoint, averaged over the accumulated rows. Put it last in an `optax.chain`: transforms
-    that normalise, Adam for one, undo a scaling that comes before them. Memory: none.
+    The idea is that of staleness-aware asynchronous SGD (Zhang et al. 2016, arXiv 1511.05950), whose learning rate is divided by the
+    staleness; the added 1 leaves fresh gradients unchanged. Staleness is defined as everywhere in `ampjax`: the updates that the node has
+    made between a message's forward pass and its adjoint, averaged over the accumulated rows. Put it last in an `optax.chain`: transforms
+    that normalise, such as Adam, undo a scaling that comes before them. Memory: none.
 
     Args:
-      exponent: How fast steps become shorter; 0 leaves them.
+      exponent: How fast steps become shorter; 0 does not change them.
 
     Returns:
-      A transform whose `update` takes `staleness`, a float scalar, as an extra argument; a `SettingsError` without it.
+      A transform whose `update` takes `staleness`, a float scalar, as an extra argument; without it, `update` raises a `SettingsError`.
 
     Raises:
       SettingsError: If the exponent is negative.
@@ -43,13 +43,17 @@ def scale_by_staleness(exponent: float = 1.0) -> optax.GradientTransformationExt
 
 
 def anneal_by_staleness(n_updates: int) -> optax.GradientTransformationExtraArgs:
-    """Divides updates by the staleness at first and by less and less later: PipeMare's T1.
+    """Divides updates by the staleness at first, and by less and less later: PipeMare's T1.
 
-    Yang et al. 2021, arXiv 1910.05124: the learning rate is divided by `staleness ** (1 - min(step / n_updates, 1))`, where steps count from
-    0. A staleness below 1 divides by 1. Put it last in an `optax.chain`. Memory: a counter.
+    Yang et al. 2021, arXiv 1910.05124: the learning rate is divided by `staleness ** (1 - min(step / n_updates, 1))`, where steps count from 0. A
+    staleness below 1 counts as 1. Put it last in an `optax.chain`. Memory: a counter.
 
     Args:
-      n_updates: Updates until the learning rate is whole: about a quarter of the first phase of its schedule, say the authors.
+      n_updates: Updates until the learning rate is no longer divided. The authors recommend about a quarter of the first phase of its
+        schedule.
+
+    Returns:
+      A transform whose `update` takes `staleness`, a float scalar, as an extra argument.
 
     Raises:
       SettingsError: If it is below 1.
@@ -69,17 +73,20 @@ def anneal_by_staleness(n_updates: int) -> optax.GradientTransformationExtraArgs
 
 
 def damp_by_staleness(rate: float = 0.1, cutoff: float = 32.0) -> optax.GradientTransformationExtraArgs:
-    """Multiplies gradients by `cos²(π/2 · min(staleness / cutoff, 1)) · exp(-rate · staleness)`, before moments are made of them.
+    """Multiplies gradients by `cos²(π/2 · min(staleness / cutoff, 1)) · exp(-rate · staleness)`, before an optimizer computes moments from them.
 
-    It is after CGAD, whose authors multiply the pseudo-gradients of asynchronous DiLoCo by `γ(staleness) · exp(-rate · staleness)`, with a "cosine
+    It follows CGAD, whose authors multiply the pseudo-gradients of asynchronous DiLoCo by `γ(staleness) · exp(-rate · staleness)`, with a "cosine
     gate" γ that "smoothly zeroes contributions past a chosen cutoff" (arXiv 2605.09126, abstract). The abstract has no equation for γ: the squared
     cosine here is ours. With `cutoff=inf` γ is 1, and with Adam this is their Adam-Decay. Put it *before* Adam in an `optax.chain`, so that both
-    of its moments see the damped gradient; with a staleness of 0 that is Adam. Where staleness is always the same it changes next to
+    of its moments see the damped gradient; with a staleness of 0 this is Adam. If staleness is always the same, it changes almost
     nothing, since Adam undoes a constant factor. Memory: none.
 
     Args:
-      rate: Of the exponential, by update.
+      rate: The rate of the exponential, per update.
       cutoff: The staleness from which on gradients are ignored; infinity ignores none.
+
+    Returns:
+      A transform whose `update` takes `staleness`, a float scalar, as an extra argument.
 
     Raises:
       SettingsError: If the rate is negative, or the cutoff not above 0.

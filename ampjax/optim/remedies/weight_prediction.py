@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import optax
 
 from ampjax.errors import SettingsError
-from ampjax.optim.remedies.what_is_told import require_params, staleness_of
+from ampjax.optim.remedies.extra_arguments import require_params, staleness_of
 from ampjax.optim.transform import transform
 
 Tree = Any
 
 
 class PredictionState(NamedTuple):
-    """What `predict_weights` keeps.
+    """The state of `predict_weights`.
 
     Attributes:
       params: The parameters that are trained.
@@ -28,22 +28,25 @@ class PredictionState(NamedTuple):
 
 
 def predict_weights(tx: optax.GradientTransformation, scale: float = 1.0) -> optax.GradientTransformationExtraArgs:
-    """Lets models run at `w + scale · staleness · Δw`, with the last update `Δw`; the gradients are applied to `w`.
+    """Predicts weights: models run at `w + scale · staleness · Δw`, where `Δw` is the last update, and gradients are applied to `w`.
 
-    So a gradient that comes `staleness` updates late was computed about where the parameters are by then. With momentum SGD as the transform
-    it is SpecTrain, `w - s·lr·v` (Chen et al. 2018, arXiv 1809.02839), and linear weight prediction (Kosson et al. 2020, arXiv 2003.11666); with
-    Adam PipeOptim, `w - s·lr·m̂ / (√v̂ + eps)` (Guan et al. 2023, arXiv 2312.00839), whose moments are corrected for their bias as the last update's are. XPipe (Guan
-    et al. 2019, arXiv 1911.04610), as fairscale has it, predicts in the same direction, but corrects by `1 - β` in place of `1 - βᵗ`: with `β`
-    of 0.9 and 0.999 that is 0.32 times as far, once the moments have filled.
+    So a gradient that comes `staleness` updates late was computed near the place where the parameters are by then. With momentum SGD as the
+    transform, this is SpecTrain, `w - s·lr·v` (Chen et al. 2018, arXiv 1809.02839), and linear weight prediction (Kosson et al. 2020, arXiv
+    2003.11666). With Adam, it is PipeOptim, `w - s·lr·m̂ / (√v̂ + eps)` (Guan et al. 2023, arXiv 2312.00839). XPipe (Guan et al. 2019, arXiv
+    1911.04610), as fairscale implements it, predicts in the same direction, but divides the moments by `1 - β` instead of `1 - βᵗ`: with `β` of 0.9
+    and 0.999 that is 0.32 times as far, after the first steps.
 
-    The parameters that models and the caller see are the predicted ones; those that are trained lie in the state: `trained_params` gives
-    them, for evaluation. Until staleness is known, before the first update, both are the same.
+    Models and the caller see the predicted parameters. The trained ones are in the state; `trained_params` gives them, for evaluation. Before
+    the first update, when staleness is not known, both are the same.
 
     Memory: a copy of the parameters.
 
     Args:
       tx: The transform, learning rate included.
-      scale: How far ahead, as a part of the staleness; 0 is `tx` itself.
+      scale: How far ahead to predict, as a multiple of the staleness; 0 is `tx` itself.
+
+    Returns:
+      A transform whose `update` takes `staleness`, a float scalar, as an extra argument.
 
     Raises:
       SettingsError: If the scale is negative.
@@ -73,7 +76,10 @@ def trained_params(state: Any, params: Tree) -> Tree:
 
     Args:
       state: An optimizer state that holds that of `predict_weights`.
-      params: The parameters that models run at, which are given back if it holds none.
+      params: The parameters that models run at; they are returned if the state has none.
+
+    Returns:
+      A tree like `params`.
     """
     is_own = lambda part: isinstance(part, PredictionState)
     own = [part for part in jax.tree.leaves(state, is_leaf=is_own) if is_own(part)]

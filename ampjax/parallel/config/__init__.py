@@ -1,1 +1,1 @@
-"""What users choose about hybrid training: settings, machines, partitioners."""
+"""The choices of users for hybrid training: settings, machines, partitioners."""

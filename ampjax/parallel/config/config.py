@@ -1,4 +1,4 @@
-"""What a user chooses about hybrid training: one frozen object, checked when it is made.
+"""The settings of hybrid training: one frozen object, checked when it is made.
 
 Knows names and numbers only; nothing of devices, tables or steps.
 """
@@ -46,17 +46,17 @@ class SampleTimes:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """When and where a runner saves itself; `Runner.resume` goes on from there after a crash.
+    """When and where a runner saves checkpoints; `Runner.resume` continues from the newest after a crash.
 
     Args:
-      folder: One folder `step-N` is made in it for each checkpoint; a new one is whole before an old one goes.
+      folder: The folder in which a folder `step-N` is made for each checkpoint; a new one is complete before an old one is removed.
       every_steps: Steps between two checkpoints; by default 1000, unless `every_seconds` is given.
-      every_seconds: Seconds between two, at least. Without a barrier (`sync=False`) a checkpoint waits for all gradients under way, so there
-        it changes the staleness of those that follow.
+      every_seconds: The least number of seconds between two checkpoints. In asynchronous training (`sync=False`) a checkpoint waits for all
+        gradients under way, which changes the staleness of those that follow.
       keep: How many of the newest are kept; None for all.
 
     Raises:
-      SettingsError: If a number is less than it can be, or both intervals are given.
+      SettingsError: If a number is too small, or both intervals are given.
     """
 
     folder: str | Path
@@ -83,30 +83,31 @@ class ParallaxConfig:
         AllGatherv of rows for sparse ones. `ps`: servers for all.
       sync: Whether all replicas take each step together. If not, all variables are at servers, whatever their kind, and
         each replica's gradients are applied when they come.
-      max_staleness: Updates by others between a replica's pull and its push at most, where `sync` is False.
+      max_staleness: The most updates by other replicas between a replica's pull and its push, if `sync` is False.
       average_dense: `mean` or `sum` of the replicas' gradients of dense variables.
-      average_sparse: The same for sparse variables, those too that are kept dense.
+      average_sparse: The same for sparse variables, including those that are kept dense.
       local_aggregation: Whether the replicas of a machine pull and push together: a row that several of them touch travels once.
-      boundary_among_servers: Whether what is computed from several variables' aggregated gradients (a global norm) is computed
+      boundary_among_servers: Whether numbers that depend on the aggregated gradients of several variables (such as a global norm) are computed
         in parts where the gradients are, so that scalars travel between servers in place of gradients (+OPAU).
       boundary_between_workers_and_servers: Whether casts and slices that the program applies to rows are done at the server
         where that makes fewer bytes travel (+OPSW).
-      search_partitions: Whether the number of partitions is searched for in the first steps. A runner that goes on from a
-        checkpoint of as many machines takes what was found.
+      search_partitions: Whether the number of partitions is searched for in the first steps. A runner that continues from a
+        checkpoint with as many machines takes the number that was found before.
       sample: How a number of partitions is timed.
-      partitions: Partitions of sparse variables that no partitioner names, and of all where there is no search.
+      partitions: The number of partitions of sparse variables that no partitioner names; without a search, of all sparse variables.
         By default one for each machine. A group of tables gets the nearest number that it may have (see `partitioner`).
       alpha_threshold: A sparse variable is kept dense if a worker touches this share of its rows in a step, or more. A touched row at a
         server costs about two and a half times as much as a row of a dense update, so at 0.4 both take as long (two CPU replicas, a
         table of 100,000 × 64: at 0.3 a table is faster by a half, at 0.5 the dense update by nearly as much). Where the table does not
         fit into the device's memory, give a number above 1.
-      keep_dense: Patterns (see `partitioner`) of variables that are dense whatever detection finds, for optimizers that are not row-wise.
+      keep_dense: Patterns (see `partitioner`) of variables that are kept dense even if they could be sparse, for optimizers that are not
+        row-wise.
       table_mode: `faithful`: rows that a step does not touch still follow the optimizer (momentum, Adam), so training equals
         the dense program. `lazy`: they stay as they are.
-      wire_dtype: `float32` or `bfloat16`: what rows and their gradients are on the way.
-      folder: Where tables lie as memory-mapped files; None keeps them in memory.
-      server_processes: Whether each server is a process of its own on this machine, in place of a part of this one. The training is
-        the same, bit for bit. They hold sparse variables' rows; dense variables of `ps` stay in this process. They end with
+      wire_dtype: The dtype in which rows and their gradients travel: `float32` or `bfloat16`.
+      folder: The folder for tables as memory-mapped files; None keeps them in memory.
+      server_processes: Whether each server is a process of its own on this machine, and not a part of this process. The training is
+        the same, bit for bit. The processes hold sparse variables' rows; dense variables of `ps` stay in this process. They end with
         `runner.close()`, or with the runner.
       check_finite: Whether a gradient that is not finite stops the step before anything is changed. If not, the optimizer gets
         dense variables' gradients as they are (`optax.zero_nans`, `optax.apply_if_finite`); tables refuse such rows all the same.
@@ -117,7 +118,7 @@ class ParallaxConfig:
       seed: The seed of `runner.keys`, the replicas' random keys.
 
     Raises:
-      SettingsError: If a setting is outside what it can be, or two of them exclude each other.
+      SettingsError: If a setting is out of its range, or two settings exclude each other.
     """
 
     run_option: str = "hybrid"

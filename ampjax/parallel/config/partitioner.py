@@ -15,7 +15,7 @@ from ampjax.utils.setting_checks import at_least
 
 @dataclass(frozen=True)
 class Partitioner:
-    """Some leaves that are split alike.
+    """Leaves that have the same number of partitions.
 
     Args:
       pattern: Names in a leaf's path, see `leaf_paths.matches`; several patterns may stand beside each other, separated by commas.
@@ -47,6 +47,9 @@ class Partitioner:
 
         Args:
           path: The leaf's path, names with `/` between them.
+
+        Returns:
+          True if it does.
         """
         return any(matches(part.strip(), path) for part in self.pattern.split(","))
 

@@ -48,9 +48,9 @@ class Machine:
     Args:
       host: Its name.
       devices: The devices of its replicas, one replica each.
-      servers: Servers that run on it; 0 or more.
-      address: Where it can be reached, if its servers and replicas are processes of their own: `localhost`, or the address that Ray knows it
-        by. Empty for a part of this process. Its devices are then `RemoteDevice`s.
+      servers: The number of servers that run on it; 0 or more.
+      address: The machine's address, if its servers and replicas are processes of their own: `localhost`, or the address by which Ray knows
+        it. Its devices are then `RemoteDevice`s. Empty if servers and replicas are in this process.
     """
 
     host: str
@@ -126,6 +126,9 @@ class Resources:
 
         Args:
           machine: The machine's number.
+
+        Returns:
+          The numbers, in order.
         """
         return [replica for replica, home in enumerate(self.homes) if home == machine]
 

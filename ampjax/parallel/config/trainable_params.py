@@ -1,4 +1,4 @@
-"""What `get_runner` asks of parameters: that every leaf can be trained.
+"""Checks the parameters that `get_runner` takes: every leaf must be trainable.
 
 Knows pytrees; nothing of devices or tables.
 """

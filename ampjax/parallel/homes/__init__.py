@@ -1,1 +1,1 @@
-"""Where variables live: on devices, at servers, or on every machine."""
+"""The homes of variables: devices, servers, or every machine."""

@@ -31,7 +31,7 @@ Waiting = Mapping[str, Sequence[PendingUpdate]]
 
 @dataclass(eq=False)
 class VariableHomes:
-    """Where all variables live, and what updates them.
+    """The homes of all variables, and their updates.
 
     Args:
       split: The optimizer, cut into a shared part and rules for rows.

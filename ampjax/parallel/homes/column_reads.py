@@ -1,4 +1,4 @@
-"""Which columns of a table's rows a program reads, and in which dtype: so rows can be cut and cast before they travel.
+"""Finds the columns of a table's rows that a program reads, and their dtype, so that rows can be cut and cast before they travel.
 
 That is Parallax's +OPSW (arXiv version). A table is followed from its leaf to the first equations that compute with it, through those that
 only move numbers.

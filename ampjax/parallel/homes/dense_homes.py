@@ -1,4 +1,4 @@
-"""Where dense variables live: a copy on every replica's device, or at servers.
+"""The homes of dense variables: a copy on every replica's device, or servers.
 
 Both homes give the parameters to replicas, take their gradients, and make their part of an update (`optim.split_update`). Trees have None
 in place of tables. Knows the split optimizer; nothing of rows.
@@ -18,7 +18,7 @@ from ampjax.devices.per_replica import replica_entry, replicate, shard_of, sprea
 from ampjax.devices.random_keys import copy_leaf, data_of, wrapped_like
 from ampjax.optim.split_transform import Split, Totals
 from ampjax.optim.split_update import Proposal, SharedPart
-from ampjax.optim.told_staleness import with_staleness
+from ampjax.optim.staleness_state import set_staleness
 from ampjax.parallel.config.leaf_paths import path_text
 from ampjax.parallel.config.resources import Resources
 from ampjax.parallel.homes.wire import Wire
@@ -27,7 +27,7 @@ Tree = Any
 
 
 class DenseHome(SharedPart, Protocol):
-    """What a step asks of a home of dense variables: a `SharedPart` of the update, which replicas pull from and push to."""
+    """The protocol of homes of dense variables: a `SharedPart` of the update, which replicas pull from and push to."""
 
     def pull(self) -> Tree:
         """The parameters for the replicas.
@@ -286,12 +286,12 @@ class DenseAtServers:
         return self._travel(grads, lambda home: (machine, home))
 
     def tell(self, staleness: int) -> None:
-        """Tells the optimizer how stale the gradients of the next update are, if it asks (`optim.told_staleness`).
+        """Tells the optimizer how stale the gradients of the next update are, if it asks (`optim.staleness_state`).
 
         Args:
           staleness: Updates since their parameters were pulled.
         """
-        self._state = with_staleness(self._state, staleness)
+        self._state = set_staleness(self._state, staleness)
 
     def shared(self, turn: int, grads: Tree, totals: Totals) -> dict[str, list[np.ndarray]]:
         """The values that tables need for one round of reductions.

@@ -1,4 +1,4 @@
-"""Which server holds which variable or partition: all of them together, evenly by size (Parallax §4.1). Pure arithmetic."""
+"""Places variables and partitions on servers, evenly by size (Parallax §4.1). Pure arithmetic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a sparse variable lives: in a table at servers, or as a whole table on every machine.
+"""The homes of a sparse variable: a table at servers, or a whole table on every machine.
 
 At servers (PS, hybrid) machines pull and push the rows that they touch. With a table on every machine (AR) rows are read at home, and
 an AllGatherv brings every replica's gradients to all machines, each of which makes the same update. Knows tables and machines;
@@ -45,7 +45,7 @@ class RowGrads:
     """The aggregated gradient of a sparse variable.
 
     Args:
-      ids: Rows that were touched, `[k]`; those of its table, where that has other axes (see `ampjax.sparse.detection.row_axes`).
+      ids: The rows that were touched, `[k]`; rows of its table, if this has other axes (see `ampjax.sparse.detection.row_axes`).
       values: Their gradients, `[k, *row]`; all other rows have zero.
     """
 
@@ -69,7 +69,7 @@ class PulledRows:
 
 
 class RowHome(Protocol):
-    """What a step asks of a home of a sparse variable."""
+    """The protocol of homes of sparse variables."""
 
     is_served: bool
     tables: list[Table]

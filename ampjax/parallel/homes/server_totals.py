@@ -1,4 +1,4 @@
-"""What servers exchange in an update: totals of all variables' gradients, such as a global norm (Parallax, arXiv version, +OPAU).
+"""The totals that servers exchange in an update, such as a global norm of all gradients (Parallax, arXiv version, +OPAU).
 
 With +OPAU each server reduces its own partitions' gradients, and a few scalars travel to the chief and back. Without it the gradients
 themselves go to the chief, which reduces them, and come back. The numbers are the same; the bytes that travel are counted. The chief is

@@ -1,1 +1,1 @@
-"""What becomes of each variable, what it costs, and how many partitions are best."""
+"""Plans where each variable is kept, what this costs, and how many partitions are best."""

@@ -49,7 +49,7 @@ class Fit:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search came to.
+    """The result of a search.
 
     Args:
       label: Whose partitions.

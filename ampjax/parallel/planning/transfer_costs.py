@@ -16,6 +16,9 @@ def all_reduce_bytes(w: float, n: int) -> float:
       w: The variable's bytes.
       n: Machines.
 
+    Returns:
+      Bytes that each machine sends and receives.
+
     >>> all_reduce_bytes(100, 4)
     300.0
     """
@@ -46,6 +49,9 @@ def server_bytes(w: float, alpha: float, n: int) -> float:
       w: The variable's bytes.
       alpha: The share of its rows that a worker touches; 1 if it is dense.
       n: Machines.
+
+    Returns:
+      Bytes that a machine sends and receives, on average.
 
     >>> server_bytes(100, 0.5, 2)
     100.0

@@ -19,13 +19,13 @@ FETCHES = ("gradients", "norms", "global_norm")
 
 @dataclass(frozen=True)
 class Metrics:
-    """One step.
+    """The result of one step.
 
     Args:
       step: Its number; the first is 1.
-      losses: The loss, reduced over replicas, or each replica's own; scalars that may still be under way.
+      losses: The loss, reduced over replicas, or each replica's own; scalars that may not have been computed yet.
       aux: The loss function's second result, with a leading axis of replicas; None if there is none.
-      alpha: By sparse variable the share of its rows that a replica touched, the mean over replicas.
+      alpha: By sparse variable, the share of its rows that a replica touched, averaged over replicas.
       traffic: Bytes between machines.
       staleness: In asynchronous mode, for each update made in this step the number of updates between its pull and its push.
       fetched: What `run` was asked to fetch: `gradients` and `norms` by path, `global_norm`.

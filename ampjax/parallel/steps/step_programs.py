@@ -25,7 +25,7 @@ LossFn = Callable[[Tree, Tree], Any]
 
 
 class GradientResult(NamedTuple):
-    """What the forward and backward pass of a step gives; with a leading axis of replicas where it is mapped.
+    """The results of a step's forward and backward pass; with a leading axis of replicas where it is mapped.
 
     Args:
       loss: A scalar, reduced over replicas where they are mapped together.

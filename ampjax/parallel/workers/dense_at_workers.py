@@ -84,7 +84,7 @@ class DenseAtWorkers:
         self._shared = shared
 
     def shared(self, turn: int, grads: Tree, totals: Totals) -> Mapping[str, Values]:
-        """The values that tables need for one round of reductions. Mostly there are none, and then nobody is asked.
+        """The values that tables need for one round of reductions. Usually there are none, and then no worker is asked.
 
         Args:
           turn: The round.
@@ -115,7 +115,7 @@ class DenseAtWorkers:
         return Proposal(grads, None, shared)
 
     def adopt(self, proposal: Proposal) -> None:
-        """Replaces parameters and state by the proposed ones, at all workers: as soon as somebody could see it.
+        """Replaces parameters and state by the proposed ones at all workers, before they can be read.
 
         Args:
           proposal: What `propose` gave, of the last step.

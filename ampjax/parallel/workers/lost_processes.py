@@ -1,4 +1,4 @@
-"""Which process of a group was lost first, when several fail one after the other."""
+"""Finds the process of a group that was lost first, when several fail one after the other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CAUSE_S = 1.0
 
 
 def cause_of(error: HostError, hosts: Hosts, places: Sequence[str]) -> HostError:
-    """Finds the cause of an error: the process that was lost first, as far as can be told.
+    """Finds the cause of an error: the process that was lost first, as far as this is known.
 
     Args:
       error: What one process has said.
@@ -40,14 +40,14 @@ def cause_of(error: HostError, hosts: Hosts, places: Sequence[str]) -> HostError
     first = next(iter(found.values()))
     got = "; ".join(dict.fromkeys(each.got for each in found.values()))
     fix = RESTORE if causes else first.fix
-    result = type(first)(", ".join(places[i] for i in found), "a process that goes on", got, fix)
+    result = type(first)(", ".join(places[i] for i in found), "a running process", got, fix)
     for note in getattr(first, "__notes__", ()):
         result.add_note(note)
     return result
 
 
 def _ending(host: Host) -> HostError | None:
-    """What a process's channel says of its end; None for one that goes on."""
+    """The end of a process, as its channel reports it; None if the process runs."""
     try:
         while host.channel.is_ready():
             host.channel.receive(0)

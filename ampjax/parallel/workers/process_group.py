@@ -35,7 +35,7 @@ OnQuestion = Callable[[int, Message], None]
 
 @dataclass(frozen=True)
 class ProcessState:
-    """What is known of one process of a runner.
+    """The state of one process of a runner.
 
     Args:
       name: What errors and logs call it.
@@ -88,7 +88,7 @@ class ProcessGroup:
 
     @property
     def states(self) -> list[ProcessState]:
-        """What is known of each process."""
+        """The state of each process."""
         return [self._state(number) for number in range(len(self._names))]
 
     def _state(self, number: int) -> ProcessState:
@@ -191,10 +191,10 @@ class ProcessGroup:
                 raise
 
     def tell(self, what: Any) -> None:
-        """Tells all workers the same; nobody answers.
+        """Sends all workers the same message, which has no answer.
 
         Args:
-          what: What they are told.
+          what: The message.
 
         Raises:
           HostError: If a process has ended.
@@ -208,7 +208,7 @@ class ProcessGroup:
         """Tells each worker something.
 
         Args:
-          whats: By worker, what it is told.
+          whats: By worker, its message.
 
         Raises:
           HostError: If a process has ended.
@@ -296,7 +296,7 @@ class ProcessGroup:
         return self._hosts
 
     def _failure(self, error: HostError) -> HostError:
-        """The error that names the process that was lost first, as far as can be told. All processes are ended then."""
+        """The error that names the process that was lost first, as far as this is known. All processes are ended then."""
         places = [f"{name} on machine `{machine}`" for name, machine in zip(self._names, self._machines, strict=True)]
         found = cause_of(error, self._running(), places)
         self.end()

@@ -1,6 +1,6 @@
-"""What a runner does when processes are lost: starts others, goes back to the last checkpoint, and takes the steps since then again.
+"""Recovers a runner that has lost processes: starts new ones, restores the last checkpoint, and repeats the steps since then.
 
-The batches since then are kept for that, so the model ends with the bits of one that nobody disturbed.
+The batches since then are kept, so the model ends with the bits of an undisturbed run.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from ampjax.errors import HostError, ServerError
 
 Tree = Any
 _MOST = 3
-"""How often in a row, without a new step between, processes may be lost before that is an error."""
+"""How often processes may be lost, without a new step in between, before that is an error."""
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """A loss of processes after which training went on.
+    """A loss of processes from which training has recovered.
 
     Args:
-      step: The step that was to be taken, or had just been.
-      restored: The step from which it went on.
-      error: What had happened.
-      noticed: When that was noticed, in seconds since 1970.
-      seconds: How long it took until all steps had been taken again.
+      step: The step that was about to be taken, or had just been taken.
+      restored: The step of the checkpoint that was restored.
+      error: The error that had occurred.
+      noticed: The time at which it was noticed, in seconds since 1970.
+      seconds: How long it took until all lost steps had been repeated.
     """
 
     step: int
@@ -43,11 +43,11 @@ class Recovery:
 
 @dataclass
 class Recoverer:
-    """Keeps what is needed to go on, and goes on.
+    """Keeps the last checkpoint and the batches since then, and recovers with them.
 
     Args:
-      restore: Reads a checkpoint, and gives its step.
-      reset: Puts parameters in place, with fresh optimizer state, at step 0.
+      restore: Restores a checkpoint, and returns its step.
+      reset: Sets parameters, with a new optimizer state, at step 0.
       again: Takes a step with the replicas' parts of a batch.
     """
 

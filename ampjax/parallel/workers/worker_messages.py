@@ -1,4 +1,4 @@
-"""What a runner and its workers say to each other, and in which form it travels."""
+"""The messages between a runner and its workers, and their form on the wire."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Write(NamedTuple):
 
 
 class Question(NamedTuple):
-    """What the first worker is asked; the others are in the same state.
+    """A question to the first worker; the others are in the same state.
 
     Args:
       number: The question's.
@@ -169,4 +169,4 @@ TREES = Trees(
     by_fields(RowState, "name", "shape", "dtype"),
     Form(TableError, lambda error: (error.where, error.expected, error.got, error.fix), TableError),
 )
-"""All that may stand in a message."""
+"""The types that a message may contain."""

@@ -1,4 +1,4 @@
-"""What a worker is made from. It travels once, from the user's own program, when processes are started; on a wire nothing is pickled."""
+"""The program of a worker. It is sent once, from the user's own program, when processes are started; on the wire nothing is pickled."""
 
 from __future__ import annotations
 

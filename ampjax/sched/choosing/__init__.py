@@ -1,1 +1,1 @@
-"""Which queue a worker takes next, by our policies and by those that users write."""
+"""Chooses the queue that a worker takes next, by ampjax's policies and by those that users write."""

@@ -42,7 +42,7 @@ def _words(q: Queue) -> str:
 
 
 def _line(q: Queue, policy: Policy) -> str:
-    """What policies compare of a queue."""
+    """The numbers of a queue that policies compare."""
     rank = f", rank {policy.rank(q)}" if isinstance(policy, Ranked) else ""
     return f"{_words(q)}: {q.items} message(s), {q.ready} of {q.rows} row(s) in one dispatch, since dispatch {q.born}{rank}"
 

@@ -1,4 +1,4 @@
-"""Policies: those of ours have numbers, by which compiled loops compare queues; users' are asked with views of the queues (`backlog`)."""
+"""Numbers of policies: compiled loops know ampjax's own policies by these; a user's policy is called with views of the queues (`backlog`)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ NUMBERS: dict[Policy, int] = {
     wavefront: c.WAVEFRONT,
     one_forward_one_backward: c.ONE_FORWARD_ONE_BACKWARD,
 }
-"""`loops.choose` branches on these numbers: a new one needs a branch there, or it gets the order of `backward_first`."""
+"""`loops.choose` branches on these numbers. A new number needs a branch there; without one it has the order of `backward_first`."""
 
 BY_ASKING = -1
-"""A policy that has no number."""
+"""The number of any other policy, which has to be called."""
 
 
 def number_of(policy: Policy) -> int:

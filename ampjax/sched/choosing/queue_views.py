@@ -1,4 +1,4 @@
-"""Queues as policies see them. Loops keep them as lines of a table; a policy in Python gets an object for each."""
+"""Queues as policies see them. The loops keep queues as lines of a table; a policy in Python gets a `Queue` object for each."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import DIRECTIONS
 
 VIEW_COLUMNS = c.UNDER_WAY, c.ITEMS, c.ITEM_ROWS, c.MAX_ROWS, c.LONGEST, c.SINCE
-"""The columns of a queue that views show; then follows when it began to wait. All but the first change only when messages come or go."""
+"""The columns of a queue's line that `Queue.update` gets. All but the first change only when messages come or go."""
 
 
 class Queue:
-    """A queue as policies see it. It holds until the next event.
+    """A queue as policies see it. It is valid until the next event.
 
     Args:
       plan: The plan.
@@ -23,15 +23,15 @@ class Queue:
       states_of: Gives the states of the messages in a line.
 
     Attributes:
-      stage, direction: What it waits for.
-      backward: Whether dispatching it answers messages: it holds backward messages, or a loss's, which start the way back.
-      items: Messages that wait.
-      rows: Their rows.
-      max_rows: Rows from which on a dispatch is full.
-      ready: Rows that one dispatch can take.
-      born: When it began to wait: the number of the dispatch that made the first message ready.
-      longest: The most messages that have waited.
-      under_way: Forward: messages that have been dispatched and whose gradients have not.
+      stage, direction: The stage that its messages wait for, and the direction of their dispatch.
+      backward: Whether its dispatch computes gradients: it holds backward messages, or messages of a loss.
+      items: The number of messages that wait.
+      rows: The number of their rows.
+      max_rows: The number of rows of a full dispatch.
+      ready: The number of rows that one dispatch can take: `rows`, but at most `max_rows`.
+      born: When it began to wait: the number of the dispatch that made its first message ready.
+      longest: The largest number of messages that have waited at once.
+      under_way: For a forward queue: messages of the stage that have been dispatched forward but not yet backward.
     """
 
     def __init__(self, plan: Plan, q: int, states_of: Callable[[int], np.ndarray]):
@@ -43,17 +43,17 @@ class Queue:
         self.items = self.rows = self.max_rows = self.longest = self.under_way = self.ready = self.born = 0
 
     def update(self, shown: Sequence[int]) -> None:
-        """Takes what the queue's line says (`VIEW_COLUMNS`), and when it began to wait.
+        """Updates the attributes from the queue's line.
 
         Args:
-          shown: The columns `VIEW_COLUMNS` of the queue's line, then the dispatch that made its first message ready.
+          shown: The columns `VIEW_COLUMNS` of the queue's line, then the number of the dispatch that made its first message ready.
         """
         self.under_way, self.items, self.rows, self.max_rows, self.longest, _, self.born = shown
         self.ready = min(self.rows, self.max_rows)
 
     @property
     def states(self) -> np.ndarray:
-        """`[items, width]`: the states of the messages that wait, in the order in which they stand."""
+        """`[items, width]`: the states of the messages that wait, in the order of the queue."""
         return self._states_of(self.number)
 
     def __repr__(self) -> str:

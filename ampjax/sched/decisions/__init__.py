@@ -1,1 +1,1 @@
-"""What a scheduler is told and what it answers: settings, policies, dispatches, parameter changes."""
+"""The inputs and outputs of a scheduler: settings, policies, dispatches, parameter changes."""

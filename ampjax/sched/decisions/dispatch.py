@@ -1,4 +1,4 @@
-"""What the scheduler tells a driver to do. A dispatch is data: integers, names and an array, so it can travel to another process."""
+"""A dispatch: the scheduler's decision that a driver carries out. It is data (integers, names and an array), so it can be sent to another process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ampjax.sched.decisions.packs import rows_of
 from ampjax.sched.decisions.parameter_changes import Change
 
 DIRECTIONS = FORWARD, BACKWARD, INFER, UPDATE = "forward", "backward", "infer", "update"
-"""What a dispatch is: on messages' way forth or back, in inference, or parameter changes alone. The first three have the numbers of `columns`."""
+"""The directions of a dispatch: forward, backward, inference, or parameter changes alone. The first three have the numbers of `columns`."""
 
 
 def brings_gradients(stage: Stage, dispatch: Dispatch) -> bool:

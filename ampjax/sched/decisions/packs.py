@@ -107,7 +107,7 @@ def pad_into(out: np.ndarray, slots: np.ndarray, repeat: bool) -> None:
 
 
 class PackMemory:
-    """Where packs are kept for kernels, one behind the other: each has a place of its own, to which nobody writes again, and begins at a multiple of 64 bytes."""
+    """The memory of packs for kernels, one behind the other. Each pack begins at a multiple of 64 bytes, and its place is not written to again."""
 
     def __init__(self) -> None:
         self._piece, self._end = np.zeros(0, np.int32), 0

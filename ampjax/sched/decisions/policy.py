@@ -1,4 +1,4 @@
-"""Dispatch policies: which of a worker's ready queues goes next. Small pure functions over the queues; users can pass their own."""
+"""Dispatch policies: small pure functions that choose which of a worker's ready queues goes next. Users can pass their own."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 Policy = Callable[[Sequence["Queue"], int], "Queue | None"]
 """`policy(queues, now)`: chooses among queues that are not empty and can be dispatched; `now` is the number of the next dispatch.
 
-None lets the worker wait, and asks again when something has moved. Where everybody would wait, `backward_first` decides."""
+None lets the worker wait; the policy is asked again when something has moved. If all workers would wait, `backward_first` decides."""
 
 Rank = tuple[int, ...]
 """Compared item by item; the lowest goes first."""
 
 
 class Ranked:
-    """A policy that takes the queue of the lowest rank, of equal ones that which has waited longest.
+    """A policy that takes the queue of the lowest rank; among equals, the one that has waited longest.
 
-    A rank depends on its queue alone, so a worker with a thousand queues need not look at all of them: only at those that have changed.
+    A rank depends on its queue alone. So a worker with a thousand queues need not rank all of them again, only those that have changed.
 
     Args:
       rank: From a queue to its rank; it changes only when messages come or go.
@@ -50,9 +50,9 @@ class Ranked:
 
 @Ranked
 def backward_first(q: Queue) -> Rank:
-    """The paper's: backward messages before forward ones, the oldest first (AMPNet, Algorithm 1).
+    """The paper's policy: backward messages before forward ones, the oldest first (AMPNet, Algorithm 1).
 
-    Copies to another device go before all else: they cost their worker next to nothing, and another one may be waiting for them. (In the paper
+    Copies to another device go first of all: they cost their worker next to nothing, and another worker may be waiting for them. (In the paper
     a message is on its way as soon as it has been computed.)
 
     Args:
@@ -66,7 +66,7 @@ def backward_first(q: Queue) -> Rank:
 
 @Ranked
 def largest(q: Queue) -> Rank:
-    """Most rows ready, as far as one dispatch can take them; backward first among equals.
+    """The fullest dispatch first: the queue with most ready rows, up to those of a full dispatch; backward first among equals.
 
     Args:
       q: A queue.
@@ -79,11 +79,12 @@ def largest(q: Queue) -> Rank:
 
 @Ranked
 def balanced(q: Queue) -> Rank:
-    """The default: rows ready weigh most, backward messages count half as much again, and age breaks starvation.
+    """The default policy: most ready rows first; a backward row counts as one and a half, and waiting counts, too.
 
-    Large dispatches cost less per row; backward messages free memory, let the controller admit instances and keep staleness low.
-    A queue whose oldest message has waited `n` dispatches counts as if it held `n / 4` rows more: all wait equally long, so what
-    counts between two queues is when each began to.
+    Large dispatches cost less per row. Backward messages free memory, let the controller admit instances and keep staleness low.
+    A queue whose oldest message has waited for `n` dispatches counts as if it had `n / 4` more rows, so that no queue waits for ever. With
+    every dispatch all queues have waited for one more; so the difference between two queues depends only on when each began to wait, and a
+    rank need not be updated.
 
     Args:
       q: A queue.
@@ -96,10 +97,10 @@ def balanced(q: Queue) -> Rank:
 
 @Ranked
 def wavefront(q: Queue) -> Rank:
-    """Instances in step: forward messages from the pumps on, then backward ones from the losses on, a stage as a whole before the next.
+    """Stage by stage: forward messages from the pumps to the losses, then backward ones from the losses to the pumps, so instances stay in step.
 
-    Messages of one stage come together in few, large dispatches, most of all where instances enter together too (`min_admission`). It is the
-    order of depth in which dynamic batching runs a minibatch (Looks et al. 2017; Neubig et al. 2017), over whatever is in flight.
+    The messages of one stage go in few, large dispatches, most of all if instances also enter together (`min_admission`). This is the
+    order of depth in which dynamic batching runs a minibatch (Looks et al. 2017; Neubig et al. 2017), applied to all instances in flight.
 
     Args:
       q: A queue.
@@ -111,11 +112,12 @@ def wavefront(q: Queue) -> Rank:
 
 
 def one_forward_one_backward(queues: Sequence[Queue], now: int) -> Queue | None:
-    """Backward first, and a stage sends no more messages forward than there are workers to keep busy between it and the losses.
+    """Backward first; a stage sends no more messages forward than there are workers to keep busy between it and the losses.
 
-    Instances beyond that wait before the first stage rather than halfway, where each would make the others' gradients staler; workers are
-    kept as busy (the schedule of PipeDream, Narayanan et al. 2019): with 8 in flight, a perceptron of four layers on four devices of its own has a
-    mean staleness of 1.2 updates instead of 2.8 at the same throughput. For graphs without loops: in a loop a stage's messages wait for one another.
+    Further instances wait before the first stage and not halfway, where each would make the others' gradients staler. Workers are just as
+    busy (the schedule of PipeDream, Narayanan et al. 2019): with 8 in flight, a perceptron of four layers on four devices has a
+    mean staleness of 1.2 updates instead of 2.8 at the same throughput. Use it for graphs without loops: in a loop a stage's messages wait for
+    one another.
 
     Args:
       queues: The queues of one worker that can be dispatched.

@@ -1,4 +1,4 @@
-"""What the scheduler needs to know beside the plan."""
+"""The settings of the scheduler."""
 
 from __future__ import annotations
 

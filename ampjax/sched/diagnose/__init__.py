@@ -1,4 +1,4 @@
-"""What there is to say about a scheduler: an instance's story, who waits for what, whether its tables hold together.
+"""Diagnosis of a scheduler: an instance's story, missing inputs, and whether its tables are consistent.
 
 All of it is read from a `Snapshot`, and none of it changes anything.
 """

@@ -1,4 +1,4 @@
-"""The last dispatches, which stories and diagnoses are told from."""
+"""A log of the last dispatches, for stories and diagnoses."""
 
 from __future__ import annotations
 

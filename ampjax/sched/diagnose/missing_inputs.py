@@ -1,4 +1,4 @@
-"""Who waits for what among the instances in flight: messages of which some inputs have come and others have not."""
+"""The missing inputs of the instances in flight: invocations of which some inputs have come and others have not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ampjax.sched.diagnose.snapshot import Snapshot
 from ampjax.unfold.incomplete import Waiting, missing_members, missing_ports
 
 MOST_LISTED = 8
-"""Who waits, at most, in an error's sentence."""
+"""The most waiting nodes that an error lists."""
 
 MOST_EXAMINED = 3
 """For how many of these an error says where what they lack should come from."""

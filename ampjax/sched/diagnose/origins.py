@@ -1,4 +1,4 @@
-"""Where messages come from: the pumps and nodes that feed a port, and messages that should have met."""
+"""The origins of messages: the pumps and nodes that feed a port, and messages that should have been joined."""
 
 from __future__ import annotations
 

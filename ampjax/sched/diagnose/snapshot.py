@@ -22,7 +22,7 @@ UNKNOWN_VALUE = np.iinfo(np.int64).min
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Snapshot:
-    """What diagnoses are read from.
+    """The data that diagnoses read.
 
     Args:
       plan: The plan.

@@ -38,9 +38,9 @@ class NodeStats:
     """Updates and staleness of one parameterised node.
 
     Attributes:
-      histogram: `[128]`: gradient rows of each staleness; the last counts all above, too.
+      histogram: `[128]`: how many gradient rows had each staleness; the last entry counts all larger ones, too.
       held_updates: Updates that `max_staleness` has held back.
-      held_for: Dispatches between these being due and being made, summed.
+      held_for: Dispatches between the moments when these updates were due and when they were made, summed.
     """
 
     updates: int = 0
@@ -66,8 +66,8 @@ class Statistics:
     """Everything counted since the last reset.
 
     Attributes:
-      closed_for: Dispatches during which no training instance was admitted, as an update was held back (`max_staleness`).
-      run: Which run this is about: `epoch 2`, `train`, `validate`, `evaluate` or `predict`; empty before the first one.
+      closed_for: Dispatches during which no training instance was admitted, since an update was held back (`max_staleness`).
+      run: The run that was counted: `epoch 2`, `train`, `validate`, `evaluate` or `predict`; empty before the first one.
     """
 
     stages: dict[str, StageStats] = field(default_factory=dict)

@@ -160,7 +160,7 @@ def reach_consumers(t, head, rank):
 
 @inlined
 def unconsumed(t, head):
-    """Finds the messages of a list that nobody consumes. Others may have been answered by now: a group that nobody consumes answers at once.
+    """Finds the messages of a list without consumers. Others may have been answered by now: a group without consumers answers at once.
 
     Args:
       t: The tables.

@@ -30,7 +30,7 @@ class GrowingPrograms:
 
     Args:
       tables: The tables.
-      store: Where programs stand.
+      store: The places of programs in the tables.
       unfolder: Unfolds them.
       writer: Writes what is new into the tables.
 

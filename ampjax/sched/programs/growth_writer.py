@@ -24,7 +24,7 @@ class GrowthWriter:
     Args:
       plan: The plan.
       tables: The tables.
-      store: Where programs stand.
+      store: The places of programs in the tables.
       under_way: The dispatches under way, whose messages may move.
       loops: The compiled loops.
     """

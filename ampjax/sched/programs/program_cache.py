@@ -23,7 +23,7 @@ from ampjax.unfold.unfolder import Unfolder, select_instances
 
 @dataclass(frozen=True)
 class CacheStatistics:
-    """What has become of programs.
+    """Counts of programs: kept, unfolded, dropped.
 
     Args:
       hits: Instances whose programs were there when they were pumped.
@@ -52,7 +52,7 @@ class ProgramCache:
       loops: The compiled loops.
 
     Attributes:
-      store: Where programs stand.
+      store: The places of programs in the tables.
       n_unfolded: Programs that have been unfolded.
     """
 

@@ -33,7 +33,7 @@ class Wave:
 
 
 class ProgramStore:
-    """Where each program stands in the tables.
+    """The place of each program in the tables.
 
     Args:
       plan: The plan.
@@ -217,7 +217,7 @@ class ProgramStore:
 
     @property
     def unused(self) -> list[int]:
-        """The waves that nobody in flight uses, those that were used least lately first."""
+        """The waves without programs in flight, the least recently used first."""
         numbers = np.fromiter(self.waves, np.int64, len(self.waves))
         numbers = numbers[self.uses[numbers, c.USERS] == 0]
         return numbers[np.argsort(self.uses[numbers, c.USED])].tolist()

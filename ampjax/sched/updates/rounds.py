@@ -35,7 +35,7 @@ class UpdateRounds:
 
     @property
     def room(self) -> int:
-        """Training instances that the round still takes; without rounds any number. None while replicas have yet to meet: one worker makes the changes of all of them, so nobody else would wait for these."""
+        """Training instances that the round still admits; without rounds any number. It is 0 while replicas are to be averaged: one worker makes the changes of all of them, and other workers would not wait for it."""
         if self.replicas.flushed_by and self.changes:
             return 0
         return c.UNLIMITED if self._every is None else self._every - self._n_begun
@@ -87,10 +87,10 @@ class UpdateRounds:
         self.changes.add(self._tables.t, 0, self.replicas.end_of_epoch())
 
     def abandon(self) -> list[Dispatch]:
-        """Forgets the round that has begun.
+        """Ends the round that has begun, without an update by the controller.
 
         Returns:
-          The parameter changes that were due and that were held back, or that nobody has asked for yet.
+          The parameter changes that were due but held back, or not yet given out.
         """
         nodes = self._tables.t.nodes
         self.changes.flush(self._tables.t, np.flatnonzero(nodes[:, c.HELD_SINCE]))

@@ -1,1 +1,1 @@
-"""Which leaves of a loss function are tables, found in its jaxpr."""
+"""Finds the leaves of a loss function that are tables, in its jaxpr."""

@@ -1,4 +1,4 @@
-"""Which parameter leaves are sparse, found in the loss function's jaxpr (Parallax §4.1; there by the type of the gradient).
+"""Finds the sparse parameter leaves in the loss function's jaxpr (Parallax §4.1; there by the type of the gradient).
 
 A leaf is sparse when all its uses read whole rows by ids that are known before the step: then its gradient is a set of rows,
 and the step needs no more of it than these. In doubt a leaf is dense, and its reason says why.
@@ -33,7 +33,7 @@ _PICKS = (*_READS, "`concatenate`", "`stack`", "`scatter`", "`pad`")
 
 @dataclasses.dataclass(frozen=True)
 class Variable:
-    """What was found about one parameter leaf.
+    """The findings on one parameter leaf.
 
     Args:
       path: Its name, as `jax.tree_util.keystr` writes it.
@@ -95,17 +95,17 @@ def find_sparse(
 ) -> Analysis:
     """Finds the sparse parameter leaves of a single-device loss function. Nothing is computed.
 
-    Reads are gathers of whole rows: `table[ids]`, `jnp.take`, `.at[ids].get`, `table[i]`, embeddings of flax; of a stack of tables by
-    pairs, `tables[f, ids]` or under `vmap`; of columns, `table[:, ids]`. They may stand behind casts, transposes, reshapes that keep rows
-    in one piece, slices, `stop_gradient`, a few rows that are overwritten (`table.at[0].set(0)`) and a concatenation of tables, and inside
-    `jit`, `checkpoint`, `custom_jvp`, `vmap`, `scan`, `cond` and, where ids don't change from step to step, `while`. Ids may come from the
-    batch, from constants, from integer parameters and from random keys among these; not from float parameters, nor from rows that were
-    read.
+    A leaf is sparse if it is only read by gathers of whole rows. These are `table[ids]`, `jnp.take`, `.at[ids].get`, `table[i]`, embeddings of
+    flax; of a stack of tables, `tables[f, ids]` or the same under `vmap`; of columns, `table[:, ids]`. Before a gather there may be casts,
+    transposes, reshapes that keep rows in one piece, slices, `stop_gradient`, a few overwritten rows (`table.at[0].set(0)`) and a
+    concatenation of tables. Gathers may be inside `jit`, `checkpoint`, `custom_jvp`, `vmap`, `scan`, `cond` and, if ids don't change from
+    step to step, `while`. Ids may come from the batch, from constants, from integer parameters and from random keys among these; not from
+    float parameters, nor from rows that were read.
 
     Args:
       loss_fn: `loss_fn(params, batch) -> loss` or `(loss, aux)`.
       params: Any pytree of arrays or `jax.ShapeDtypeStruct`s.
-      batch: The same for one batch. Its sizes may differ from those of later batches.
+      batch: The same for a batch. Its sizes may differ from those of later batches.
       min_rows: A leaf with fewer rows is dense.
       mapped: Names and sizes of the axes over which the loss function will be mapped.
 

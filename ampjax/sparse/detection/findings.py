@@ -1,4 +1,4 @@
-"""What is found while a jaxpr is followed: what a value depends on, where an equation stands, what is read."""
+"""The findings while a jaxpr is followed: what a value depends on, the place of an equation, the rows that are read."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Draw:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where an equation or a jaxpr stands.
+    """The place of an equation or a jaxpr.
 
     Args:
       path: Its path.

@@ -1,4 +1,4 @@
-"""Which equations read rows of a view or write over them, which rows these are, and what is read out of pulled rows.
+"""Equations that read rows of a view or overwrite them: which rows these are, and how they are read from pulled rows.
 
 Owns the meaning of one equation's indices and its out-of-range rule. Knows nothing of programs.
 

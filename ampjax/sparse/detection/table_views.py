@@ -1,4 +1,4 @@
-"""What a program makes of a table before it reads rows: a transpose, a stack, a part, several tables in one, some rows overwritten.
+"""Views of tables, for what a program does to a table before it reads rows: transposes, stacks, parts, concatenations, overwritten rows.
 
 A `View` stands for such an array and never holds it. Its rows are numbered in one line, the *row space*, a segment after the
 other; strides say which number stands where in the array, as NumPy's say where an element is. Each equation that only moves

@@ -1,1 +1,1 @@
-"""What a server does with rows: it holds partitions and updates them."""
+"""The server's side of tables: it holds partitions of rows and updates them."""

@@ -1,4 +1,4 @@
-"""What goes between a table's clients and its servers, as each end counts it."""
+"""Bytes between a table's clients and its servers, as each end counts them."""
 
 from __future__ import annotations
 

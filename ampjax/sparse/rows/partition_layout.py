@@ -24,7 +24,7 @@ class SplitKey(NamedTuple):
 
 @dataclass(frozen=True)
 class PartitionLayout:
-    """Rows dealt out to partitions like cards: row r is row `r // P` of partition `r % P`.
+    """The assignment of rows to partitions in turn: row r is row `r // P` of partition `r % P`.
 
     Vocabularies are mostly sorted by frequency, so contiguous ranges would leave one partition with nearly all the work.
 

@@ -1,4 +1,4 @@
-"""What one server holds of one table: some partitions with all that belongs to them, and the updates of their rows.
+"""The part of one table at one server: some partitions with all that belongs to them, and the updates of their rows.
 
 Whatever comes in has been checked. It may have come from another process, and what goes out may go there: arrays and plain data.
 """
@@ -26,7 +26,7 @@ from ampjax.sparse.rows.shared_history import SharedHistory
 
 @dataclass(frozen=True)
 class PartSettings:
-    """What makes a part.
+    """The arguments from which a part is made.
 
     Args:
       layout: The table's rows and partitions.

@@ -27,15 +27,16 @@ from ampjax.utils.setting_checks import at_least
 
 
 class ServerProcesses:
-    """Server processes, each started when a table is first opened on it, for any number of tables.
+    """A set of server processes for any number of tables; each is started when a table is first opened on it.
 
-    They end with `close`, at the end of a `with` block, when nobody holds this object any more, and with this process, however that ends.
-    If one of them ends by itself, its rows are lost. Opening or loading a table there starts it anew.
+    The processes end with `close`, at the end of a `with` block, when this object is no longer referenced, and when this process ends for
+    any reason. If one of them ends by itself, its rows are lost. Opening or loading a table there starts a new process.
 
     Args:
-      n: How many servers.
-      begin: Starts one, by its number; on this machine, each alone, by default.
-      waits: Whether to wait until updates have been made. If not, an error of one ends its server: where all start anew together.
+      n: The number of servers.
+      begin: Starts a server, given its number; by default on this machine, one by one.
+      waits: Whether to wait until updates have been made. If not, an error in an update ends its server; use this only where all servers
+        are then started anew.
 
     Raises:
       SettingsError: If `n` is no integer of at least 1.
@@ -75,7 +76,7 @@ class ServerProcesses:
         return [server.id for server in self._servers]
 
     def close(self) -> None:
-        """Ends all processes. What is on them is lost."""
+        """Ends all processes. The rows at the servers are lost."""
         with self._lock, uninterrupted():
             self._is_closed = True
             self._end()
@@ -107,16 +108,16 @@ class ServerProcesses:
     def ask(
         self, key: SplitKey, calls: Mapping[int, Call], nbytes: int = 0, needs: Mapping[int, Needs] | None = None
     ) -> dict[int, Any]:
-        """Asks parts; servers work at the same time.
+        """Calls parts of a table; the servers work at the same time.
 
         Args:
           key: The table and split.
-          calls: By server its call.
-          nbytes: Not used: they work at the same time however little there is to do.
-          needs: By server what must have come there before, from other clients.
+          calls: By server, its call.
+          nbytes: Not used: processes always work at the same time.
+          needs: By server, what must have arrived there before, from other clients.
 
         Returns:
-          By server what its part answers.
+          By server, its answer.
 
         Raises:
           TableError: A part's.
@@ -136,11 +137,14 @@ class ServerProcesses:
         Args:
           table: The table's number.
           server: The server's.
+
+        Returns:
+          The counts; zero if it has counted none.
         """
         return self._servers[server].traffic.get(table, ByteCounts())
 
     def answer_question(self, server: int, question: Message) -> None:
-        """Answers what a server asks while it works for another client.
+        """Answers a question that a server asks while it works for another client.
 
         Args:
           server: Its number.
@@ -153,7 +157,7 @@ class ServerProcesses:
             self._servers[server].answer_question(self._rules, question)
 
     def drop_update(self, key: SplitKey, update: int) -> None:
-        """Lets a split's servers forget an update with their next requests. Safe in a finalizer, which may run in the midst of a request.
+        """Lets a split's servers forget an update with their next requests. Safe in a finalizer, which may run during a request.
 
         Args:
           key: The table and split.

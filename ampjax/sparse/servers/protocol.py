@@ -1,4 +1,4 @@
-"""What a table's clients and its server processes say to each other, and in which form it travels."""
+"""The messages between a table's clients and its server processes, and their form on the wire."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from ampjax.sparse.servers.exports import ExportedFunction, Shapes
 
 
 class Request(NamedTuple):
-    """What a client asks for.
+    """A client's request.
 
     Args:
       key: The table and split.
       method: `open`, or a method of `ServerPart`.
       args: Its arguments.
       number: The request's number; its answer has it too. A server that is asked again for the last one answers from memory.
-      dropped: Updates that nobody holds any more.
-      closed: Splits that nobody holds any more.
-      forgotten: Tables that nobody holds any more.
-      needs: What must have come before, from other clients; until then it waits at the server.
-      is_silent: Whether nobody waits for an answer. An error ends the server then.
+      dropped: Updates that are no longer referenced.
+      closed: Splits that are no longer referenced.
+      forgotten: Tables that are no longer referenced.
+      needs: Requests of other clients that must have arrived before; until then this one waits at the server.
+      is_silent: Whether it has no answer. An error then ends the server.
     """
 
     key: SplitKey
@@ -60,7 +60,7 @@ class FunctionRequest(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a server answers.
+    """A server's answer.
 
     Args:
       number: The request's.
@@ -102,4 +102,4 @@ TREES = Trees(
     _error(ServerError),
     _error(TableError),
 )
-"""All that may stand in a message."""
+"""The types that a message may contain."""

@@ -26,7 +26,7 @@ _numbers = itertools.count()
 class PendingUpdate:
     """One update's row gradients. `Table.aggregate` makes it and adds to it, `Table.apply` uses it up.
 
-    Until nobody holds it any more its gradients can be read, also after they were applied; then the servers forget them.
+    Its gradients can be read as long as it is referenced, also after they were applied; then the servers forget them.
 
     Args:
       shards: The table as it is split now: its servers keep the gradients.

@@ -45,14 +45,14 @@ from ampjax.utils.interrupts import uninterrupted
 
 
 class Table:
-    """A table `[n_rows, *row]` of which each step touches few rows.
+    """A sharded table `[n_rows, *row]` in host memory, for parameters of which each step touches few rows.
 
-    `pull` gives rows, `push` updates rows by an optax transform. Row r lies in partition `r % P`; partitions are dealt to servers evenly by
-    size. Calls may come from any thread; one runs at a time. A call that raises changes nothing, but for a `ServerError`: where one server
-    has ended, others may have made an update already, and the table is good for `load` only.
+    `pull` gives rows, `push` updates rows by an optax transform. Row r is in partition `r % P`; partitions are spread over servers evenly by
+    size. Calls may come from any thread; one runs at a time. A call that raises changes nothing, except for a `ServerError`: if one server
+    has ended, others may have made an update already, and the table must be loaded again (`load`).
 
-    It has many methods since it is all that users of tables hold, and ten of them only say what it is. Rows at servers are `Shards`' work,
-    updates under way `PendingUpdate`'s.
+    It has many methods since it is the only object that users of tables need, and ten of them only describe it. `Shards` handles rows at
+    servers, and `PendingUpdate` updates under way.
 
     Args:
       values: The first rows, `[n_rows, *row]`, float32, bfloat16 or float16: an array or anything with `shape`, `dtype` and
@@ -61,19 +61,19 @@ class Table:
         variables under one transform. Then `apply` needs that transform's shared values.
       partitions: P, in `[1, n_rows]`.
       servers: A number of servers, or for each partition its server.
-      mode: What becomes of rows that an update does not touch. `lazy`: nothing, as in other frameworks' sparse
-        optimizers. `faithful`: they are caught up when they are next used, so that the table always equals plain optax on
-        the whole array. Where a zero gradient changes nothing (SGD, Adagrad) both are the same.
+      mode: What happens to rows that an update does not touch. `lazy`: nothing, as in other frameworks' sparse
+        optimizers. `faithful`: the missed updates are made when a row is next used, so that the table always equals plain optax on
+        the whole array. If a zero gradient changes nothing (SGD, Adagrad), both are the same.
       wire_dtype: The dtype of rows and gradients between client and server; the table's, if None. `bfloat16` halves bytes.
-      folder: A folder for arrays larger than memory: they are mapped files in a folder of their own in there, which goes
-        when the table does. None: ordinary memory.
-      max_lag: In `faithful` mode, updates that a row may miss: after so many, all rows are caught up.
-      processes: Server processes, of which server s of the table is number s; what the table does is the same. None: its servers
+      folder: A folder for arrays larger than memory: they are mapped files in a new subfolder, which is removed
+        with the table. None: ordinary memory.
+      max_lag: In `faithful` mode, the most updates that a row may miss; then the missed updates of all rows are made.
+      processes: Server processes; server s of the table is process number s. The table behaves the same. None: its servers
         are in this process.
 
     Raises:
       TableError: If values, settings or the transform do not fit.
-      ServerError: As all calls that need rows, if a server's process has ended.
+      ServerError: If a server's process has ended; all calls that need rows raise it, too.
 
     >>> table = Table(np.ones((4, 2), np.float32), optax.sgd(0.5), partitions=2)
     >>> table.push([1, 3, 1], np.ones((3, 2), np.float32))
@@ -170,7 +170,7 @@ class Table:
 
     @property
     def rule(self) -> RowRule:
-        """What the optimizer does to rows."""
+        """The optimizer's rule for rows."""
         return self._connection.rule
 
     @property
@@ -191,15 +191,15 @@ class Table:
     def pull(
         self, row_ids: Int[np.ndarray, " n"], wire_dtype: Any = None, columns: Columns = None
     ) -> Float[np.ndarray, "n ..."]:
-        """Rows as they are after all updates so far. An id that comes twice travels once.
+        """Reads rows as they are after all updates so far. A repeated id travels once.
 
         Args:
           row_ids: `[n]`, integers in `[0, n_rows)`.
-          wire_dtype: The dtype in which rows travel, where the client casts them anyway; the table's wire dtype, if None.
-          columns: From and to where along the rows' last axis they travel, where the client looks at no more; the rest is zero.
+          wire_dtype: The dtype in which rows travel, if the client casts them anyway; None for the table's wire dtype.
+          columns: Start and end along the rows' last axis, if the client needs only a part; the rest is zero.
 
         Returns:
-          `[n, *row]` in the table's dtype, rounded to the wire's; a fresh array that may be handed to JAX.
+          `[n, *row]` in the table's dtype, rounded to the wire's; a new array that may be given to JAX.
 
         Raises:
           TableError: If ids are wrong, or the dtype, or the columns.
@@ -213,7 +213,7 @@ class Table:
         return rows if inverse is None else rows[inverse]
 
     def dense(self) -> Float[np.ndarray, "n_rows ..."]:
-        """All rows after all updates so far: a copy.
+        """Copies all rows after all updates so far.
 
         Returns:
           `[n_rows, *row]` in the table's dtype.
@@ -231,7 +231,7 @@ class Table:
             return variables.split.state.fill(jax.tree.leaves(variables.state), {ALONE: rows})
 
     def settle(self) -> None:
-        """Catches up all rows that were left out of updates; nothing to do in `lazy` mode."""
+        """Makes the updates that rows have missed; in `lazy` mode there are none."""
         with self._connection.lock:
             self._shards.settle()
 
@@ -241,7 +241,7 @@ class Table:
         """Updates some rows with their gradients: `aggregate` and `apply` in one.
 
         Args:
-          row_ids: `[n]`, integers in `[0, n_rows)`. Gradients of an id that comes twice are summed first.
+          row_ids: `[n]`, integers in `[0, n_rows)`. Gradients of a repeated id are summed first.
           grads: `[n, *row]`, in the table's dtype, the wire's or float32.
 
         Returns:
@@ -265,14 +265,14 @@ class Table:
         Args:
           row_ids: `[n]`, integers in `[0, n_rows)`. Duplicates are summed before they travel.
           grads: `[n, *row]`, in the table's dtype, the wire's or float32.
-          into: What other clients have sent for the same update; None starts a new one.
-          columns: Those that travel, as for `pull`; the others' gradients are zero, whatever `grads` says of them.
+          into: The gradients that other clients have sent for the same update; None starts a new update.
+          columns: The columns that travel, as for `pull`; the gradients of the others are taken as zero.
 
         Returns:
           All gradients of the update so far.
 
         Raises:
-          TableError: If ids, gradients or columns are wrong, or `into` is of an update that is over; `into` stays as it was.
+          TableError: If ids, gradients or columns are wrong, or `into` is of an update that has been applied; `into` is not changed.
         """
         ids, columns = checked_ids(row_ids, self.n_rows, "push"), checked_columns(columns, self.rule.shape)
         ids, sums = ready_to_push(ids, grads, self.rule.types, self._settings.wire)
@@ -283,7 +283,7 @@ class Table:
             return pending
 
     def expect(self) -> PendingUpdate:
-        """Begins an update without gradients: for clients elsewhere, which push to its number at `place` (see `RowClient`).
+        """Begins an update without gradients, for clients in other processes, which push to its number at `place` (see `RowClient`).
 
         Returns:
           The update, to which `PendingUpdate.note_push` adds what they say.
@@ -312,11 +312,11 @@ class Table:
                 self._connection.counts[server] += count
 
     def apply(self, pending: PendingUpdate, shared: Values | None = None) -> int:
-        """Makes one update of everything that was aggregated, of nothing too: the version goes up by one.
+        """Makes one update with everything that was aggregated, even if that is nothing: the version goes up by one.
 
         Args:
           pending: The update's gradients.
-          shared: The values that `Split.update` made for this table; None where the table has its transform for itself.
+          shared: The values that `Split.update` made for this table; None if the table has a transform of its own.
 
         Returns:
           The version after the update.
@@ -347,7 +347,7 @@ class Table:
     # ---- partitions and files ----------------------------------------------------------------------------------------
 
     def resplit(self, partitions: int, servers: int | Sequence[int] | None = None) -> None:
-        """Deals all rows out to another number of partitions; rows, state and version stay what they are.
+        """Distributes all rows over another number of partitions; rows, state and version do not change.
 
         Args:
           partitions: P, in `[1, n_rows]`.
@@ -367,7 +367,7 @@ class Table:
             old.replace(shards)
 
     def save(self, folder: str | Path) -> None:
-        """Writes the table to a folder; if that is cut off, what was saved there before still holds.
+        """Writes the table to a folder; if writing is interrupted, the version that was saved there before is still valid.
 
         Args:
           folder: Made if it is missing.
@@ -384,12 +384,15 @@ class Table:
 
     @classmethod
     def load(cls, folder: str | Path, tx: optax.GradientTransformation | RowRule, /, **settings: Any) -> Table:
-        """A table as it was saved, after a check of every byte.
+        """Loads a table as it was saved, after a check of every byte.
 
         Args:
-          folder: What `save` wrote.
+          folder: The folder that `save` wrote.
           tx: The transform or rule that it was made with.
           settings: Any of `partitions`, `servers`, `mode`, `wire_dtype`, `folder`, `max_lag`, `processes`, in place of the saved ones.
+
+        Returns:
+          The table, with its optimizer state and version.
 
         Raises:
           TableError: If files are missing, cut off or altered, or the transform keeps other state than was saved.
@@ -412,10 +415,10 @@ class Table:
         return table
 
     def take_over(self, other: Table) -> None:
-        """Becomes what another table is, with its rows, state and version; whoever holds this table goes on with them.
+        """Takes over the rows, state and version of another table, so that references to this table see them.
 
         Args:
-          other: Of the same shape and dtype. It must not be used any more.
+          other: A table of the same shape and dtype. It must not be used any more.
 
         Raises:
           TableError: If it has another shape or dtype.

@@ -30,7 +30,7 @@ from ampjax.sparse.table.table_settings import TableSettings
 
 @dataclass(frozen=True)
 class Connection:
-    """What stays the same of a table at its servers, however it is split.
+    """The properties of a table at its servers that do not depend on its partitions.
 
     Args:
       rule: What the optimizer does to rows.

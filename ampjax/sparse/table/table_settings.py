@@ -16,7 +16,7 @@ from ampjax.sparse.rows.partition_layout import PartitionLayout, place_evenly
 from ampjax.sparse.servers.processes import ServerProcesses
 
 DTYPES = tuple(np.dtype(dtype) for dtype in (jnp.float32, jnp.bfloat16, jnp.float16))
-"""What rows may be, in the table and on the wire."""
+"""The dtypes that rows may have, in the table and on the wire."""
 MOST_PARTS = 1 << 20
 """Partitions and servers of a saved table at most: each is an object in memory."""
 _KEPT = {"partitions", "servers", "mode", "max_lag", "wire_dtype", "folder"}

@@ -48,7 +48,7 @@ class Case:
 def random_case(
     seed: int, *, size: int = 8, n_instances: int | None = None, dtype: str = "float32", sharing: bool = False
 ) -> Case:
-    """A random graph, with instances; a pure function of its arguments.
+    """Makes a random graph, with instances; the same arguments give the same case.
 
     Args:
       seed: The seed.
@@ -56,6 +56,9 @@ def random_case(
       n_instances: How many instances; by default 1 to 6, at random.
       dtype: Of payloads and parameters. `float64` needs JAX's 64-bit mode.
       sharing: Whether many nodes compute with another's parameters; nothing else changes.
+
+    Returns:
+      The graph, with instances for its pumps.
     """
     chance = Chance(seed)
     with Graph() as graph:

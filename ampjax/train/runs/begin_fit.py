@@ -1,4 +1,4 @@
-"""Begins a fit, or goes on with one from its snapshots; the trainer and replays share it."""
+"""Begins a fit, or resumes one from its snapshots; the trainer and replays share it."""
 
 from __future__ import annotations
 

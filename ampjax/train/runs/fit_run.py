@@ -35,7 +35,7 @@ class FitRun:
       reporter: Shows how far the run is.
       trace: Filled with where each worker's time goes in training.
       cuts: Where an epoch's training is cut, so that nothing is in flight there.
-      place: Where the fit goes on; None if it begins.
+      place: The place where the fit resumes; None if it begins.
       keeper: Writes snapshots at cuts and after epochs.
     """
 
@@ -89,7 +89,7 @@ class FitRun:
         return False
 
     def _begin(self) -> None:
-        """Begins the fit, or goes on where it stood."""
+        """Begins or resumes the fit."""
         session = self.session
         self._place = self.place or FitPlace.start(session.position)
         if self.keeper is not None and self.place is None and self.keeper.has_hosts:

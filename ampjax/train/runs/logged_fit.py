@@ -16,7 +16,7 @@ def logged(fit: FitRun, path: str | Path | None) -> Iterator[None]:
     """Writes a log of a fit's updates, as long as this is open.
 
     Args:
-      fit: The fit. Where it goes on from a snapshot, so does the log.
+      fit: The fit. If it is resumed from a snapshot, the log continues there, too.
       path: The file; None writes nothing.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What decides when the scheduler is asked, and what the time is: this machine, a simulated machine, or a recording."""
+"""The pace of a run, which decides when the scheduler is asked and what the time is: this machine, a simulated machine, or a recording."""
 
 from __future__ import annotations
 

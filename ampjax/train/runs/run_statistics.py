@@ -11,7 +11,7 @@ from ampjax.sched.scheduler import Scheduler
 class RunStatistics:
     """Keeps what the scheduler counted in the last run of training and in the last run of inference.
 
-    The scheduler counts one run at a time. What it has counted is copied when the next run begins, or when somebody asks.
+    The scheduler counts one run at a time. Its counts are copied when the next run begins, or when they are asked for.
 
     Args:
       scheduler: What counts.
@@ -28,7 +28,7 @@ class RunStatistics:
         Args:
           train: Whether it is training.
           name: What `Statistics.run` calls it.
-          goes_on: Whether it goes on with what has been counted, in place of zero: it is the next part of the same run.
+          goes_on: Whether it is the next part of the same run, so that counts are not reset.
         """
         if not goes_on:
             self._keep()

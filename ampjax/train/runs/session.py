@@ -1,4 +1,4 @@
-"""What all runs of a trainer share: the plan, the scheduler, the executor, and how far training has come."""
+"""The session, which all runs of a trainer share: the plan, the scheduler, the executor, and the position in training."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Writes the snapshots of a fit and reads them back.
 
-What is written is a checkpoint of the trainer (`train.checkpoint`) with the fit's notes. The state of nodes goes by their names, and that of
-control is one object, so whoever holds the nodes can be asked for them. Nothing is in flight when a snapshot is taken.
+A snapshot is a checkpoint of the trainer (`train.checkpoint`) with the fit's notes. The state of nodes is stored by name, and that of
+control is one object; so nodes may be in this process or on hosts. Nothing is in flight when a snapshot is taken.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from ampjax.train.snapshots.fit_place import FitPlace
 from ampjax.train.snapshots.snapshot_settings import Snapshots
 
 FORMAT = 2
-"""Of the notes."""
+"""The format of the notes."""
 
 FREE = ("run_ahead", "compile_ahead", "check")
-"""Settings that may be others in a run that goes on: they change no decision."""
+"""Settings that may differ in a resumed run: they change no decision."""
 
 
 class Keeper:
@@ -56,27 +56,27 @@ class Keeper:
     def begin(
         self, resume: bool, history: History, recording: str | None = None
     ) -> tuple[FitPlace | None, Mapping[str, Any] | None]:
-        """Begins a fit, or goes on with one where its newest whole snapshot was taken.
+        """Begins a fit, or resumes one from its newest complete snapshot.
 
         Args:
-          resume: Whether to go on, if there is a snapshot.
-          history: Gets the epochs until then.
-          recording: What must be known of the place in a recording: `bytes` if it is written, `decisions` if it is followed, None without.
+          resume: Whether to resume, if there is a snapshot.
+          history: Gets the epochs before the snapshot.
+          recording: Which part of the place in a recording must be known: `bytes` if it is written, `decisions` if it is replayed, None without.
 
         Returns:
-          Where the fit goes on, and where its recording was; None for either that there is none of.
+          The place where the fit resumes, and the place in its recording; None if there is none.
 
         Raises:
-          DataError: If snapshots are there that are not to be gone on from; or they are of another trainer. Nothing is changed then.
+          DataError: If there are snapshots but `resume` is False, or they are of another trainer. Nothing is changed then.
           TableError: If all are damaged. Nothing is changed then.
 
         Warns:
-          SnapshotWarning: For each damaged one that was passed over.
+          SnapshotWarning: For each damaged snapshot that was skipped.
         """
         self._last_s, self.recording = time.monotonic(), None
         session = self._session
         if not resume:
-            fix = "Pass `resume=True` to `fit` to go on from there, or give another folder."
+            fix = "Pass `resume=True` to `fit` to continue from there, or give another folder."
             self._series.begin("snapshots", fix)
             return None, None
         store, updates, position = session.executor.store, session.scheduler.updates, session.position
@@ -96,7 +96,7 @@ class Keeper:
 
     @property
     def _identity(self) -> dict[str, Any]:
-        """What must be the same in a fit that goes on."""
+        """The properties that must be the same in a resumed fit."""
         return {"format": FORMAT, **identity(self._session.plan, self._session.settings)}
 
     @property

@@ -1,1 +1,1 @@
-"""Snapshots of a fit, from which it goes on as if nothing had happened: when they are taken, and where a fit stands then."""
+"""Snapshots of a fit, from which it can be resumed: when they are taken, and how far the fit had come."""

@@ -1,4 +1,4 @@
-"""Where a fit stands in its data: which epoch, which order, how many of its instances; and where it may be cut.
+"""The position of a fit in its data: the epoch, the order, the number of instances; and where an epoch may be cut.
 
 An order is drawn from the generator's state at the beginning of the fit, epoch by epoch, so that state and two numbers tell the place. To
 come back there the same draws are made again: a data set that is reshuffled for each epoch may depend on all that came before.
@@ -21,7 +21,7 @@ from ampjax.train.training_data import AnyInstances
 
 @dataclass
 class FitPlace:
-    """Where a fit stands.
+    """The position of a fit.
 
     Args:
       began: Epochs that the trainer had begun before this fit.

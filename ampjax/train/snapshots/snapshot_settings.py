@@ -10,23 +10,25 @@ from ampjax.utils.setting_checks import a_path, at_least, one_interval
 
 @dataclass(frozen=True)
 class Snapshots:
-    """When and where `fit` writes snapshots, from which `fit(..., resume=True)` goes on as if nothing had happened.
+    """When and where `fit` writes snapshots; `fit(..., resume=True)` continues from the newest one.
 
-    A snapshot is taken where nothing is in flight: no instance is admitted until all of those that were have ended. In synchronous and
-    pipeline training that is the case after each update, so snapshots change nothing; an asynchronous pipeline runs empty, which costs its
-    fill and changes the schedule. So a resumed run has the bits of a run *with the same snapshots* that was not killed.
+    A snapshot is taken when nothing is in flight: no instance is admitted until all instances in flight have ended. In synchronous and
+    pipeline training nothing is in flight after each update, so snapshots do not change the run. An asynchronous pipeline is emptied, which
+    costs the time to fill it again and changes the schedule. So a resumed run has the bits of a run *with the same snapshots* that was not
+    killed.
 
     With neither `every_instances` nor `every_seconds` there is a snapshot after each epoch. There is always one at the end of the fit.
 
     Args:
-      folder: Of these snapshots alone. One folder `snapshot-N` is made in it for each; a new one is whole before an old one goes.
-      every_instances: Training instances between two snapshots, at least: in pipeline training the round is finished.
-      every_seconds: Seconds on this machine's clock between two, at least. Where the clock decides, asynchronous runs differ, so this goes
-        with neither a recording nor the virtual time of a cost model.
+      folder: A folder for these snapshots alone. For each, a folder `snapshot-N` is made in it; a new one is complete before an old one is
+        removed.
+      every_instances: The least number of training instances between two snapshots; pipeline training finishes the round first.
+      every_seconds: The least number of seconds of real time between two snapshots. The places of the snapshots then depend on the clock, so
+        this can't be combined with a recording, nor with the virtual time of a cost model.
       keep: How many of the newest are kept. With two, one is left if the newest is damaged.
 
     Raises:
-      SettingsError: If a number is less than it can be, both intervals are given, or the folder is no path.
+      SettingsError: If a number is too small, both intervals are given, or the folder is no path.
     """
 
     folder: str | Path

@@ -37,7 +37,7 @@ class Groups:
 
     Args:
       stage: The group's stage.
-      layout: Where state fields stand.
+      layout: The column of each state field.
     """
 
     def __init__(self, stage: Stage, layout: Layout):

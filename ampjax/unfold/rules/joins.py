@@ -21,7 +21,7 @@ class JoinTable:
 
     Args:
       stage: The stage.
-      layout: Where state fields stand.
+      layout: The column of each state field.
     """
 
     def __init__(self, stage: Stage, layout: Layout):

@@ -33,7 +33,7 @@ class KeyColumns:
     Args:
       by: The key's fields, a keying function of the state, or None for the whole state; the instance is always part of it.
       fields: The state fields of the messages.
-      layout: Where the fields stand.
+      layout: The column of each state field.
       where: The node's name, for messages.
     """
 
@@ -100,7 +100,7 @@ class KeyNumbers:
     Args:
       by: The key's fields, a keying function of the state, or None for the whole state; the instance is always part of it.
       fields: The state fields of the messages.
-      layout: Where the fields stand.
+      layout: The column of each state field.
       where: The node's name, for messages.
       room: Numbers at most, beyond which a dictionary gives them: each is a line of a table.
     """

@@ -55,7 +55,7 @@ class PumpedStates:
     """Turns pumped columns into states.
 
     Args:
-      layout: Where state fields stand.
+      layout: The column of each state field.
       pumps: The graph's pumps (`pumps_of`).
       ids: `[n]`: the numbers of the instances.
     """

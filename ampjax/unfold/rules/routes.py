@@ -1,4 +1,4 @@
-"""Routing: messages pass chains of control nodes until they reach stages. No payload is read."""
+"""Routing: messages pass control nodes until they reach stages. No payload is read."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ class MessageBatch:
 
 
 MOST_CONTROL_NODES = 100_000
-"""Control nodes, one after the other, from which on a message is said to be in a loop that it never leaves."""
+"""A message that has passed more control nodes than this without reaching a stage counts as being in an endless loop."""
 
 Deliver = Callable[[StagePort, MessageBatch], None]
 
 Parts = list[tuple[int, MessageBatch]]
-"""What comes out of a control node: outputs, and the messages there."""
+"""The results of a control node: numbers of outputs, with the messages there."""
 
 
 class Router:
     """Applies control nodes to batches.
 
     Args:
-      layout: Where state fields stand.
+      layout: The column of each state field.
       table: The table of messages; ungrouping, repeating and distributing make views in it.
-      topologies: Maps of the instances in flight: pump name to instance handle to `Topology`.
-      deliver: Gets what arrives at each stage's port.
+      topologies: The topologies of the instances in flight: by pump name and instance handle.
+      deliver: Called with the messages that arrive at each stage's port.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class Router:
         return result
 
     def _counted(self, step: ControlStep, batch: MessageBatch) -> tuple[np.ndarray, np.ndarray]:
-        """For `count(s)` copies of each message: which message each copy is of, and its number among them."""
+        """Makes `count(s)` copies of each message: for each copy, the message's position in the batch, and the copy's number."""
         where, state = f"node `{step.node.name}`, count", self._state(step, batch)
         counts = column(where, apply(where, step.node.op.count, state), len(batch.messages)).astype(np.int64)
         if (counts < 0).any():
@@ -209,7 +209,7 @@ class Router:
 
 
 def _dealt_out(batch: MessageBatch, chosen: np.ndarray) -> Parts:
-    """What goes to each output that any message has chosen, however many outputs there are."""
+    """The messages for each output that was chosen; outputs that no message has chosen cost nothing."""
     order = np.argsort(chosen, kind="stable")
     chosen = chosen[order]
     starts = [0, *(np.flatnonzero(chosen[1:] != chosen[:-1]) + 1).tolist()]

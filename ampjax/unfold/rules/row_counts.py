@@ -22,7 +22,7 @@ class OutputSizes:
 
     Args:
       stage: The stage.
-      layout: Where state fields stand.
+      layout: The column of each state field.
       table: The messages.
       topologies: Maps of the instances: pump name to instance handle to `Topology`.
     """

@@ -43,13 +43,13 @@ Entry = tuple[str | None, str]
 
 
 def draw(graph: Graph, path: str | FilePath | None = None, *, trace: Trace | None = None) -> Figure:
-    """Draws a graph: boxes for nodes, arrows for wires, what a wire carries beside it; loops' ways back are dashed.
+    """Draws a graph: boxes for nodes, arrows for wires, with the payload beside each wire; wires that close a loop are dashed.
 
     Args:
       graph: The graph; need not be closed.
       path: A file to write the picture to: .png, .svg or .pdf.
-      trace: Of a run of this graph: the time that each node took forward and backward, its updates and the messages on each wire are
-        written to the picture. Nodes that run together have one time, which stands at the last of them.
+      trace: A trace of a run of this graph. The picture then shows the time that each node took forward and backward, its updates, and the
+        messages on each wire. Nodes that run together have one time, which is shown at the last of them.
 
     Returns:
       The figure.
@@ -86,7 +86,7 @@ def draw(graph: Graph, path: str | FilePath | None = None, *, trace: Trace | Non
 
 
 def to_svg(graph: Graph) -> str:
-    """The picture of a graph as an `<svg>` element; text stays text.
+    """Draws a graph as an `<svg>` element in which text stays text.
 
     Args:
       graph: The graph; need not be closed.

@@ -235,7 +235,7 @@ def test_a_network_that_is_cut_for_good_is_an_error_on_both_ends():
 def test_nobody_at_the_other_end_is_an_error():
     wire = Wire("a", KEYS, patience=Patience(1.0, 0.2))
     with pytest.raises(
-        HostUnreachableError, match=r"expected somebody at the other end, got nobody in 0 s at tcp://127"
+        HostUnreachableError, match=r"expected a process at the other end, got no sign of life in 0 s from tcp://127"
     ):
         wire.listen("b").receive(5)
     wire.close()
@@ -290,6 +290,19 @@ def test_an_end_that_sends_nothing_right_is_given_up():
         near.receive(5)
     sender.close()
     a.close()
+
+
+def test_the_last_message_of_a_process_that_has_ended_comes_before_its_end():
+    with over_zmq() as (near, far, _):
+        far.send(Message("first"))
+        assert near.receive(5.0) is not None
+        near.ending = lambda: "exit code 1"
+        assert not near.is_ready()
+        far.send(Message("last"))
+        message = near.receive(5.0)
+        assert message is not None and message.kind == "last"
+        with pytest.raises(HostDiedError, match="the end of its process: exit code 1"):
+            near.receive(5.0)
 
 
 def test_a_wire_is_closed_with_channels_that_are_being_collected():

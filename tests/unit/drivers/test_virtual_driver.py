@@ -1,4 +1,4 @@
-"""Virtual time: the real scheduler and real numerics, bit for bit the same every time (DESIGN, law 7)."""
+"""Virtual time: the real scheduler and real numerics, bit for bit the same every time (law 7)."""
 
 import hashlib
 import itertools

@@ -108,7 +108,7 @@ def largest_forward(queues, now):
 
 @pytest.mark.parametrize("spaces", [(0,), (0, 1)])
 def test_growth_while_kernels_are_under_way_changes_nothing(spaces):
-    """DESIGN, rule 9: the arenas double many times in the middle of a run."""
+    """The arenas double many times in the middle of a run."""
     results = []
     for capacity in (2, 1024):
         e = engine(

@@ -79,7 +79,7 @@ def test_workers_on_several_devices_give_the_same_gradients(name):
 
 
 def test_nothing_keeps_a_host_view_of_an_arena():
-    """DESIGN, rule 8: what a sink hands out, and what the host arena gave, are copies."""
+    """What a sink hands out, and what the host arena gave, are copies."""
     with amp.Graph() as g:
         amp.sink("y", amp.pump("x"))
     e = engine(g)

@@ -1,4 +1,4 @@
-"""The trainer: modes against plain optax (DESIGN, law 6), replicas, loops, limits, interrupts."""
+"""The trainer: modes against plain optax (law 6), replicas, loops, limits, interrupts."""
 
 import asyncio
 import functools

@@ -1,4 +1,4 @@
-"""Kernels: padding changes nothing, whatever a body does to its rows; adjoints equal `jax.grad` (DESIGN, rules 2 and 4)."""
+"""Kernels: padding changes nothing, whatever a body does to its rows; adjoints equal `jax.grad`."""
 
 import jax
 import jax.numpy as jnp

@@ -319,7 +319,7 @@ def test_a_difference_is_found_under_dropout_too():
 
 def test_several_processes_are_refused(monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    with pytest.raises(SettingsError, match=r"expected one process.*got 2 processes.*not supported yet.*Start one"):
+    with pytest.raises(SettingsError, match=r"expected one process.*got 2 processes.*Start one.*an `address`"):
         make(good)
 
 

@@ -117,7 +117,7 @@ def test_processes_train_to_the_bits_of_one_and_go_on_when_one_was_killed(tmp_pa
         (recovery,) = runner.recoveries
         assert (recovery.step, recovery.restored) == (4, 2)
         assert recovery.error.startswith(
-            "worker-1 on machine `b`: expected a process that goes on, got the end of its process: killed by SIGKILL."
+            "worker-1 on machine `b`: expected a running process, got the end of its process: killed by SIGKILL."
         )
         same_step(runners, 4)
         same_model(runners)
@@ -232,7 +232,7 @@ def test_a_process_that_hangs_is_noticed_within_two_seconds(number, tmp_path, mo
         begun = time.monotonic()
         [each.run(batch(1)) for each in runners]
         assert started[0] - begun < 3.0  # 2 s without a beat; the rest is for a busy machine
-        assert f"{stopped.name} on machine `b`: expected a process that goes on, got no sign of life for 2." in (
+        assert f"{stopped.name} on machine `b`: expected a running process, got no sign of life for 2." in (
             runner.recoveries[0].error
         )
         same_model(runners)

@@ -11,7 +11,7 @@ import pytest
 import ampjax.parallel as px
 from ampjax import optim
 from ampjax.errors import TableError
-from ampjax.optim.told_staleness import told_if_asked, with_staleness
+from ampjax.optim.staleness_state import keep_staleness_if_used, set_staleness
 from ampjax.parallel.config.resources import Machine, Resources
 
 PARAMS = {"table": np.linspace(-1, 1, 24, dtype=np.float32).reshape(12, 2), "w": np.array([0.5, -0.5], np.float32)}
@@ -98,6 +98,6 @@ def test_a_remedy_that_keeps_versions_of_a_table_is_refused():
 def test_a_transform_that_does_not_ask_keeps_its_own_state():
     params = {"w": np.ones(2, np.float32)}
     plain = optax.adam(0.1)
-    assert told_if_asked(plain, params) is plain
-    told = told_if_asked(optim.scale_by_staleness(), params)
-    assert with_staleness(told.init(params), 3).staleness == 3
+    assert keep_staleness_if_used(plain, params) is plain
+    told = keep_staleness_if_used(optim.scale_by_staleness(), params)
+    assert set_staleness(told.init(params), 3).staleness == 3

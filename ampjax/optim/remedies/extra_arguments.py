@@ -1,4 +1,4 @@
-"""What a remedy is told beside gradients, or an error that says who tells it."""
+"""The extra arguments that remedies need: checked, with an error that says who passes them."""
 
 from __future__ import annotations
 
