@@ -49,7 +49,9 @@ RECIPES: Mapping[str, Recipe] = {
     "dag-lstm": Recipe("circuits", 0.95),
     "stochastic-depth": Recipe("spirals", 0.95),
     "memory-network": Recipe("pointer_facts", 0.95),
-    "programmer-interpreter": Recipe("additions", 0.95, learning_rate=1e-2),  # stale gradients cost it most of its epochs
+    "programmer-interpreter": Recipe(
+        "additions", 0.95, learning_rate=1e-2
+    ),  # stale gradients cost it most of its epochs
 }
 """By name, as it is written on the command line."""
 

@@ -72,6 +72,8 @@ class BackwardRuns:
         consumer, states, scalars = self._consumer(stage, launch)
         if launch.versions is not None:
             params = store.stash[stage.number, launch.versions]
+        elif launch.staleness is not None:
+            params = tuple([store.params_before(*each) for each in zip(stage.params, launch.staleness, strict=True)])
         states = runner.backward(launches, params, consumer, states, scalars)
         if consumer is ACCUMULATING:
             store.accumulators.update(zip(stage.params, states, strict=True))
@@ -105,11 +107,11 @@ class BackwardRuns:
     def _can_update(self, runner: StageRunner) -> bool:
         """Whether a stage's kernels can make updates.
 
-        Their runner takes a consumer that updates, no message in flight needs the old parameters, and none of these is a table that is
-        updated by rows.
+        Their runner takes a consumer that updates, no message in flight needs the old parameters or an estimate of them, and none of these
+        is a table that is updated by rows.
         """
-        is_kept = not self._store.stashed.isdisjoint(runner.stage.params)
-        return runner.can_update_at_once and not is_kept and runner.stage.number not in self._tables
+        needs_others = not (self._store.stashed | self._store.estimated).isdisjoint(runner.stage.params)
+        return runner.can_update_at_once and not needs_others and runner.stage.number not in self._tables
 
     def _updating_of(self, stage: Stage) -> Updating:
         """What updates a stage's nodes."""

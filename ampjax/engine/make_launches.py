@@ -54,7 +54,7 @@ class Launches:
             d.changes,
             bool(d.changes) and brings_updates(stage, d),
         )
-        return self._with_contents(launch, stage, d) if has_contents or d.versions else launch
+        return self._with_contents(launch, stage, d) if has_contents or d.versions or d.staleness else launch
 
     def _capacities_of(self, stage: int) -> tuple[int, ...]:
         """How many rows the arena of each output of a stage has now."""
@@ -74,7 +74,13 @@ class Launches:
         if stage.random and d.direction != INFER:
             seeds = self._seeds.of(contents.states(d), sizes, edges)
         launch = launch._replace(
-            sizes=sizes, edges=edges, scatter=contents.scatter(d), seeds=seeds, versions=d.versions, drop=bool(d.drop)
+            sizes=sizes,
+            edges=edges,
+            scatter=contents.scatter(d),
+            seeds=seeds,
+            versions=d.versions,
+            drop=bool(d.drop),
+            staleness=d.staleness,
         )
         if not stage.kind.reads_table:
             return launch

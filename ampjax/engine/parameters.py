@@ -22,17 +22,26 @@ from ampjax.engine.table_gradients import TableGradients
 from ampjax.engine.touched_rows import TouchedRows
 from ampjax.ir.host_tables import HostTable
 from ampjax.optim.node_update import make_update, trainable
+from ampjax.optim.remedies.discrepancy_correction import params_before
 from ampjax.optim.row_update import make_row_update
 from ampjax.sched.decisions.parameter_changes import Average, Change, Contribute, Merge, Update, nodes_of
 
 
 @dataclass(frozen=True)
 class NodeTraining:
-    """How one parameterised node is trained: its optax transform, `mean` or `sum` over gradient rows; and the table that does it itself."""
+    """How one parameterised node is trained.
+
+    Args:
+      tx: Its optax transform; if it `estimates`, one of `track_velocity`.
+      gradient: `mean` or `sum` over gradient rows.
+      table: The table that is trained by itself, of a node whose parameters are one in host memory.
+      estimates: Whether its adjoint uses an estimate of the forward pass's parameters.
+    """
 
     tx: optax.GradientTransformation
     gradient: str = "mean"
     table: HostTable | None = None
+    estimates: bool = False
 
 
 class ParameterStore:
@@ -50,6 +59,7 @@ class ParameterStore:
 
     Attributes:
       stash: Parameters that messages in flight have seen, by stage and versions.
+      estimated: Nodes whose adjoint uses an estimate of the forward pass's parameters.
       tables: The gradients that wait for an update, of nodes whose parameters are tables in host memory.
     """
 
@@ -61,6 +71,7 @@ class ParameterStore:
         stashed: Iterable[str] = (),
     ):
         self.training, self.stashed, self._device_of = dict(training), frozenset(stashed), device_of
+        self.estimated = frozenset(node for node, own in self.training.items() if own.estimates)
         self.params: dict[str, Any] = {}
         self.opt_state: dict[str, Any] = {}
         self.accumulators: dict[str, Any] = {}
@@ -130,7 +141,7 @@ class ParameterStore:
         Returns:
           Those of them whose transforms allow it.
         """
-        for node in set(nodes) - self.stashed - self.tables.keys():
+        for node in set(nodes) - self.stashed - self.estimated - self.tables.keys():
             table, training = self.params[node], self.training[node]
             update = make_row_update(training.tx, training.gradient, table.shape, table.dtype)
             if update is not None:
@@ -145,6 +156,17 @@ class ParameterStore:
           numbers: The rows, `[m]`.
         """
         self._by_row[node].add(numbers)
+
+    def params_before(self, node: str, versions: float) -> Any:
+        """The parameters of a node as they were some versions ago: an estimate, if it has one, else those of now.
+
+        Args:
+          node: Its name.
+          versions: How many versions ago.
+        """
+        if node not in self.estimated or not versions:
+            return self.params[node]
+        return _params_before(self.params[node], self.opt_state[node].velocity, np.float32(versions))
 
     # -- changes
 
@@ -229,6 +251,7 @@ class ParameterStore:
         for rows in (None, np.zeros(1, int)) if node in self._by_row else (None,):
             with self.on_copies([node], [node]):
                 self._update(Update(node, 1), rows)
+        self.params_before(node, 1)
 
     def warm_average(self, nodes: Sequence[str]) -> None:
         """Compiles the averaging of replicas, by running it on copies.
@@ -319,6 +342,9 @@ def _update_of(tx: Any, gradient: str, donate_params: bool, shapes: Any) -> Kern
         return update(params, opt_state, accumulator, count, staleness=staleness)
 
     return step
+
+
+_params_before = jax.jit(params_before)
 
 
 @jax.jit

@@ -7,6 +7,7 @@ nodes and arenas in its own plan, which is the same as the driver's.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -28,7 +29,7 @@ up."""
 
 _CHANGES = (Update, Average, Contribute, Merge)
 _DIRECTION = {name: number for number, name in enumerate(DIRECTIONS)}
-_BRINGS_UPDATES, _SIZES, _EDGES, _RANDOM, _VERSIONS, _DROP = (1 << n for n in range(6))
+_BRINGS_UPDATES, _SIZES, _EDGES, _RANDOM, _VERSIONS, _DROP, _STALENESS = (1 << n for n in range(7))
 
 
 class Operation(NamedTuple):
@@ -168,7 +169,7 @@ class BatchWriter:
         """What of a launch is there that most have not."""
         edges = launch.edges
         there = launch.brings_updates, launch.sizes is not None, edges is not None, edges is not None and edges.random
-        parts = *there, launch.versions is not None, launch.drop
+        parts = *there, launch.versions is not None, launch.drop, launch.staleness is not None
         some = sum(1 << bit for bit, is_there in enumerate(parts) if is_there)
         return some | len(launch.scatter) << 8 | len(launch.seeds) << 16
 
@@ -182,12 +183,16 @@ class BatchWriter:
             columns.append(np.array(launch.versions, np.int64))
         self._head += map(np.size, columns)
         self._columns += columns
+        if launch.staleness is not None:
+            self._head.append(len(launch.staleness))
+            self._floats += launch.staleness
 
 
 def _has_more(launch: Launch) -> bool:
     """Whether a launch has anything that most have not."""
-    has_columns = not (launch.sizes is None and launch.edges is None and launch.versions is None)
-    return has_columns or launch.brings_updates or len(launch.seeds) > 0 or len(launch.scatter) > 0
+    parts = launch.sizes, launch.edges, launch.versions, launch.staleness
+    has_parts = any(part is not None for part in parts)
+    return has_parts or launch.brings_updates or len(launch.seeds) > 0 or len(launch.scatter) > 0
 
 
 class _Reader:
@@ -213,6 +218,9 @@ class _Reader:
 
     def update(self, node: str, count: int) -> Update:
         return Update(node, count, next(self._floats))
+
+    def floats(self, n: int) -> tuple[float, ...]:
+        return tuple(itertools.islice(self._floats, n))
 
     def payload(self) -> np.ndarray:
         return next(self._payload)
@@ -299,6 +307,7 @@ def _rare(read: _Reader, flags: int) -> dict[str, object]:
         "seeds": [column().astype(np.uint32) for _ in range(n_seeds)],
         "versions": tuple(column().tolist()) if versions else None,
         "drop": bool(flags & _DROP),
+        "staleness": read.floats(*read.numbers(1)) if flags & _STALENESS else None,
     }
 
 

@@ -10,6 +10,9 @@ from ampjax.ir.host_tables import HostTable
 from ampjax.ir.payload_nodes import Compute
 from ampjax.ir.wires import Wire, WireType
 
+WEIGHTS = "current", "stashed", "estimated"
+"""Which parameters an adjoint uses: those of now; those of the forward pass; an estimate of these."""
+
 
 @dataclass(frozen=True)
 class NodeOptions:
@@ -19,7 +22,7 @@ class NodeOptions:
       tx: An optax transform.
       min_update_interval: Gradient rows to accumulate at least before an update.
       max_dispatch_size: Rows in one dispatch at most.
-      weights: `current` (AMPNet) or `stashed`: which parameters the adjoint uses.
+      weights: `current` (AMPNet), `stashed` or `estimated`: which parameters the adjoint uses.
       gradient: `mean` or `sum` over the accumulated gradient rows.
       worker: The worker that hosts the node.
       replica_of: Name of the replica group that the node belongs to.

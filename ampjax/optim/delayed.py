@@ -105,7 +105,7 @@ def delayed(
         parameters or like their upper levels, `{"embed": 3, "output": 0}`, whose parts are updated separately, each with its own copy of `tx`
         (`stage_delays` makes such a tree for a pipeline); or a `RandomDelay`: each step draws a delay and applies the gradient of so many
         steps ago, so some gradients are applied twice and some never.
-      sync_updates: The number of updates at the beginning without delay: PipeMare's T3 (Yang et al. 2021, arXiv 1910.05124, §3.3), a
+      sync_updates: The number of updates at the beginning without delay: PipeMare's T3 (Yang et al. 2021, arXiv 1910.05124), a
         synchronous warm-up.
 
     Returns:

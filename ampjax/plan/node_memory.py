@@ -10,12 +10,11 @@ import jax
 import optax
 
 from ampjax.ir.graph import Graph
-from ampjax.optim.delayed import late
 from ampjax.optim.node_update import trainable
 
 
 def kept_bytes(
-    graph: Graph, tx: optax.GradientTransformation | None = None, delays: Mapping[str, int] | None = None
+    graph: Graph, tx: optax.GradientTransformation | None = None, transforms: Mapping[str, Any] | None = None
 ) -> dict[str, int]:
     """Bytes that each parameterised node keeps on its device for as long as it trains: with Adam four times its weights, of a table none.
 
@@ -25,22 +24,22 @@ def kept_bytes(
     Args:
       graph: A closed graph.
       tx: The optax transform of nodes that have none of their own; by default `optax.adam(1e-3)`.
-      delays: Updates by which nodes apply their gradients later (`exact_staleness`): these are kept.
+      transforms: Those of nodes, with all that settings add to them (gradients that wait, velocities), in place of the other two.
 
     Returns:
       Node name to bytes.
     """
     default = tx if tx is not None else optax.adam(1e-3)
-    known: dict[tuple[int, int, int], int] = {}  # replicas are alike
+    known: dict[tuple[int, int], int] = {}  # replicas are alike
     sizes = {}
     for name, node in graph.parameterised.items():
         if node.table is not None:
             sizes[name] = 0
             continue
-        init, own, delay = node.op.body.init, node.options.tx or default, (delays or {}).get(name, 0)
-        key = id(init), id(own), delay
+        init, own = node.op.body.init, (transforms or {}).get(name) or node.options.tx or default
+        key = id(init), id(own)
         if key not in known:
-            known[key] = _bytes(init, late(own, delay))
+            known[key] = _bytes(init, own)
         sizes[name] = known[key]
     return sizes
 

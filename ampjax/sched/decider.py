@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import ModuleType
 
 import numpy as np
@@ -30,6 +31,7 @@ class Decider:
       queues: The queues, and the policy.
       rounds: The controller's parameter changes.
       loops: The compiled loops.
+      estimated: Nodes whose adjoint uses an estimate of the forward pass's parameters.
     """
 
     def __init__(
@@ -40,9 +42,10 @@ class Decider:
         queues: ReadyQueues,
         rounds: UpdateRounds,
         loops: ModuleType,
+        estimated: Sequence[str] = (),
     ):
         self._tables, self._queues, self._loops, self._pending = tables, queues, loops, rounds.changes
-        self._maker = DispatchMaker(plan, tables, store, rounds.replicas)
+        self._maker = DispatchMaker(plan, tables, store, rounds.replicas, estimated)
         self._memory, self._time = PackMemory(), None
         self._lines, self._pack = np.zeros((2, c.DECIDED_FOR + 1), np.int64), np.zeros(1 << 16, np.int32)
         self._due = np.zeros((1 + 16 * len(plan.graph.parameterised), 4), np.int64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from ampjax.sched.decisions.parameter_changes import Change, Update
 from ampjax.sched.tables.program_store import ProgramStore
 from ampjax.sched.tables.scheduler_tables import SchedulerTables
 from ampjax.sched.updates.counters import edge_columns
+from ampjax.sched.updates.estimated_weights import WeightAges
 from ampjax.sched.updates.replica_sync import ReplicaGroups
 from ampjax.sched.updates.stashed_weights import WeightStashes
 
@@ -25,7 +26,7 @@ class _Queue(NamedTuple):
     direction: str
     n_sections: int
     plain: bool
-    """Whether its dispatches have neither edges nor versions."""
+    """Whether its dispatches have neither edges nor versions nor a staleness."""
 
 
 class DecidedLines(NamedTuple):
@@ -75,13 +76,21 @@ class DispatchMaker:
       tables: The tables.
       store: The programs.
       replicas: Which replicas are averaged when.
+      estimated: Nodes whose adjoint uses an estimate of the forward pass's parameters.
 
     Attributes:
       stashes: The parameter versions that messages in flight still need.
       has_effects: Whether making a dispatch changes anything, so that it can't be put off.
     """
 
-    def __init__(self, plan: Plan, tables: SchedulerTables, store: ProgramStore, replicas: ReplicaGroups):
+    def __init__(
+        self,
+        plan: Plan,
+        tables: SchedulerTables,
+        store: ProgramStore,
+        replicas: ReplicaGroups,
+        estimated: Sequence[str] = (),
+    ):
         self._tables, self._store, self._replicas = tables, store, replicas
         self._nodes, self._edge_columns, self.stashes = (
             list(plan.graph.parameterised),
@@ -90,10 +99,12 @@ class DispatchMaker:
         )
         stashed = tables.t.stages[:, c.STASHES] * (tables.t.stages[:, c.KIND] == c.COMPUTES)
         self._stashed = set(np.flatnonzero(stashed).tolist())
+        self._ages = WeightAges(plan, estimated, tables)
+        special = self._edge_columns.keys() | self._stashed | self._ages.stages
         self._meets = set(np.flatnonzero(tables.t.nodes[:, c.MEETS]).tolist())
         self._queues: list[_Queue] = []
         for stage in plan.stages:
-            plain = stage.number not in self._edge_columns and stage.number not in self._stashed
+            plain = stage.number not in special
             sections = len(stage.ports) + len(stage.outputs)
             self._queues += [
                 _Queue(stage.number, direction, sections, plain) for direction in DIRECTIONS[: c.N_DIRECTIONS]
@@ -110,6 +121,7 @@ class DispatchMaker:
           The dispatches, in the order in which they were decided.
         """
         found, updates, packs = list[Dispatch](), decided.due.tolist(), decided.packs
+        self._ages.begin(decided.due)
         for q, number, n, rows, n_due, first, at, length, size, worker in decided.lines.tolist():
             stage, direction, n_sections, plain = self._queues[q]
             changes = self._changes(updates[first : first + n_due]) if n_due else ()
@@ -117,16 +129,19 @@ class DispatchMaker:
             own = packs[at : at + length]
             dispatch = Dispatch(number, worker, stage, direction, n, rows, n_sections, own, size, at, changes)
             found.append(dispatch if plain else self._completed(dispatch))
+            self._ages.update(updates[first : first + n_due])
         return found
 
     def _completed(self, dispatch: Dispatch) -> Dispatch:
-        """A dispatch with its edges and versions."""
+        """A dispatch with its edges, versions and staleness."""
         stage = dispatch.stage
         if stage in self._edge_columns:
             places = self._store.find(dispatch.lines)[0]
             edges = self._tables.t.edges[places, self._edge_columns[stage]].sum(axis=0)
             dispatch = dispatch._replace(edges=tuple(edges.tolist()))
-        return self.stashes.with_versions(self._tables.t, dispatch) if stage in self._stashed else dispatch
+        if stage in self._stashed:
+            return self.stashes.with_versions(self._tables.t, dispatch)
+        return self._ages.with_staleness(dispatch) if stage in self._ages.stages else dispatch
 
     def _changes(self, due: list[list[int]]) -> tuple[Change, ...]:
         """Updates that are due, and what follows them."""

@@ -13,6 +13,7 @@ from ampjax.engine.parameters import NodeTraining
 from ampjax.errors import GraphError, SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.optim.delayed import late
+from ampjax.optim.remedies.discrepancy_correction import track_velocity
 from ampjax.plan.affinity import assign
 from ampjax.plan.device_packing import Memory
 from ampjax.plan.node_memory import kept_bytes
@@ -75,11 +76,18 @@ def scheduler_settings(graph: Graph, settings: Settings) -> SchedulerSettings:
         max_dispatch_size=s.max_dispatch_size,
         intervals={n: node.options.min_update_interval or s.min_update_interval for n, node in nodes.items()},
         budgets=_budgets_of(graph, s),
-        stashed=tuple(n for n, node in nodes.items() if (node.options.weights or s.weights) == "stashed"),
+        stashed=_with_weights("stashed", graph, s),
+        estimated=_with_weights("estimated", graph, s),
         policy=find_policy(s.policy),
         flush_every=s.flush_every,
         sync=s.sync_rule,
     )
+
+
+def _with_weights(weights: str, graph: Graph, settings: Settings) -> tuple[str, ...]:
+    """The nodes whose adjoint uses such parameters: of those with a table none does, as a look-up's gradient does not depend on the rows."""
+    nodes = graph.parameterised.items()
+    return tuple(n for n, node in nodes if (node.options.weights or settings.weights) == weights and node.table is None)
 
 
 def delays_of(graph: Graph, settings: Settings) -> dict[str, int]:
@@ -154,7 +162,9 @@ def plan_for(
       SettingsError: If a placement is wrong, or needs more memory than devices have.
     """
     s, limit = settings, settings.device_memory
-    memory = None if limit is None else Memory(limit, kept_bytes(graph, tx, delays_of(graph, s)), device_of)
+    memory = (
+        None if limit is None else Memory(limit, kept_bytes(graph, transforms=_transforms(graph, s, tx)), device_of)
+    )
     return make_plan(graph, assign(graph, s.workers, s.affinity, s.seed, memory=memory), device_of, s.fuse)
 
 
@@ -166,15 +176,29 @@ def node_training(graph: Graph, settings: Settings, tx: optax.GradientTransforma
       settings: The common settings.
       tx: The optax transform of nodes without one of their own; None for `optax.adam(1e-3)`.
     """
-    default, delays = tx if tx is not None else optax.adam(1e-3), delays_of(graph, settings)
+    estimated, transforms = _with_weights("estimated", graph, settings), _transforms(graph, settings, tx)
     return {
         name: NodeTraining(
-            late(node.options.tx or default, delays.get(name, 0)),
-            node.options.gradient or settings.gradient,
-            node.table,
+            transforms[name], node.options.gradient or settings.gradient, node.table, estimates=name in estimated
         )
         for name, node in graph.parameterised.items()
     }
+
+
+def _transforms(graph: Graph, settings: Settings, tx: optax.GradientTransformation | None) -> dict[str, Any]:
+    """The transform of each node with parameters of its own, with what settings add to it."""
+    default, delays = tx if tx is not None else optax.adam(1e-3), delays_of(graph, settings)
+    estimated = set(_with_weights("estimated", graph, settings))
+    known: dict[tuple[int, int, bool], Any] = {}  # one for nodes alike, so that they share kernels
+    made = {}
+    for name, node in graph.parameterised.items():
+        own, delay, estimates = node.options.tx or default, delays.get(name, 0), name in estimated
+        key = id(own), delay, estimates
+        if key not in known:
+            known[key] = late(own, delay)
+            known[key] = track_velocity(known[key], settings.velocity_decay) if estimates else known[key]
+        made[name] = known[key]
+    return made
 
 
 def make_executor(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ampjax.errors import SettingsError
+from ampjax.ir.nodes import WEIGHTS
 from ampjax.sched.decisions.parameter_changes import ReplicaSync
 from ampjax.sched.decisions.policy import Policy, find_policy
 from ampjax.utils.setting_checks import at_least, one_of, spelling
@@ -44,7 +45,10 @@ class Settings:
       policy: The rule by which a worker chooses its next messages: `balanced`, `backward_first`, `largest`, `wavefront`,
         `one_forward_one_backward`, or a function (see `sched.decisions.policy`).
       max_dispatch_size: The most rows in one dispatch; 1 is the paper's Algorithm 1.
-      weights: `current` or `stashed` parameters in the adjoint.
+      weights: The parameters that the adjoint uses: `current`; `stashed`, those of the forward pass, of which each version in flight is kept; or
+        `estimated`, the current ones less their velocity times the staleness (PipeMare's T2), for one more copy of the parameters.
+      velocity_decay: With estimated weights, D of PipeMare, in [0, 1): a change's weight in the velocity falls by this factor in as many updates as
+        gradients are late. The default, e⁻², gives the changes the mean age of those since the forward pass; 0 takes the last change.
       gradient: `mean` or `sum` over the accumulated gradient rows.
       replica_sync: `epoch`, `none`, `("every_k", k)` or `("message", k)`: see `ReplicaSync`.
       memory_limit: The most bytes of payloads on one device; by default half of its memory (CPU devices share the host's memory).
@@ -75,6 +79,7 @@ class Settings:
     policy: str | Policy = "balanced"
     max_dispatch_size: int = 64
     weights: str = "current"
+    velocity_decay: float = 0.135
     gradient: str = "mean"
     replica_sync: str | tuple[str, int] = "epoch"
     memory_limit: int | None = None
@@ -113,7 +118,10 @@ class Settings:
             if getattr(self, name) is not None:
                 at_least(name, getattr(self, name), least)
         one_of("mode", self.mode, MODES)
-        one_of("weights", self.weights, ("current", "stashed"))
+        one_of("weights", self.weights, WEIGHTS)
+        if not isinstance(self.velocity_decay, int | float) or not 0 <= self.velocity_decay < 1:
+            fix = "0.135 is usual; 0 takes the last change for the velocity."
+            raise SettingsError("setting `velocity_decay`", "a number in [0, 1)", f"{self.velocity_decay!r}", fix)
         one_of("gradient", self.gradient, ("mean", "sum"))
         find_policy(self.policy)
         self.sync_rule  # noqa: B018 (raises if it is not one)

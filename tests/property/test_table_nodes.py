@@ -43,7 +43,7 @@ def trainer_of(graph, schedule, tx=None, **changed):
 
 
 @settings(max_examples=examples(9))
-@given(schedules(sizes=(2,)), st.sampled_from(["current", "stashed"]), st.integers(1, 3))
+@given(schedules(sizes=(2,)), st.sampled_from(["current", "stashed", "estimated"]), st.integers(1, 3))
 def test_gradients_are_those_of_the_dense_embedding(schedule, weights, partitions):
     graph, table = models.with_table(optax.sgd(0.1), weights=weights, partitions=partitions)
     trainer = trainer_of(graph, schedule, min_update_interval=NEVER)
@@ -67,7 +67,7 @@ SCHEDULES = schedules(sizes=(2,), workers=1, affinity="default")
     st.sampled_from([*OPTIMIZERS]),
     st.sampled_from([("async", 1), ("async", 3), ("async", 20), ("sync", 1), ("pipeline", 1)]),
     st.sampled_from(["mean", "sum"]),
-    st.sampled_from(["current", "stashed"]),
+    st.sampled_from(["current", "stashed", "estimated"]),
 )
 def test_training_is_that_of_the_dense_node_under_one_schedule(schedule, costs, name, mode, gradient, weights):
     (tx, rows), schedule = OPTIMIZERS[name], replace(schedule, costs=Costs(costs))

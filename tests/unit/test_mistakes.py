@@ -114,7 +114,10 @@ MISTAKES = {
     "no memory": setting("memory_limit", 0, "an integer of at least 1"),
     "an arena of one row": setting("arena_rows", 1, "an integer of at least 2"),
     "an unknown mode": setting("mode", "fast", "one of ['async', 'pipeline', 'sync']", "Choose one of these."),
-    "unknown weights": setting("weights", "old", "one of ['current', 'stashed']", "Choose one of these."),
+    "unknown weights": setting("weights", "old", "one of ['current', 'stashed', 'estimated']", "Choose one of these."),
+    "a velocity that never forgets": setting(
+        "velocity_decay", 1.0, "a number in [0, 1)", "0.135 is usual; 0 takes the last change for the velocity."
+    ),
     "an unknown gradient": setting("gradient", "max", "one of ['mean', 'sum']", "Choose one of these."),
     "an unknown policy": setting(
         "policy",

@@ -44,6 +44,9 @@ class Launch(NamedTuple):
       seeds: For random bodies, uint32: a number for each row; for a chain, then one for each edge, type by type.
       versions: For stashed weights, the versions of the stage's parameters in the forward pass.
       drop: Whether no message needs these after this.
+      instances: For a stage that reads a table, the instance of each row.
+      staleness: For estimated weights, how many versions ago the forward passes were, in the mean, for each of the stage's parameters; None if
+        all is fresh.
     """
 
     number: int
@@ -67,6 +70,7 @@ class Launch(NamedTuple):
     versions: tuple[int, ...] | None = None
     drop: bool = False
     instances: np.ndarray | None = None
+    staleness: tuple[float, ...] | None = None
 
     @property
     def rows(self) -> list[np.ndarray]:

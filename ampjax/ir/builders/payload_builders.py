@@ -15,7 +15,7 @@ from ampjax.ir.builders.add_node import add_with_one_output
 from ampjax.ir.builders.shared_params import check_no_table, check_sharing, find_owner, options_at_table, shared_options
 from ampjax.ir.control_nodes import Key
 from ampjax.ir.graph import current_graph
-from ampjax.ir.nodes import NodeOptions
+from ampjax.ir.nodes import WEIGHTS, NodeOptions
 from ampjax.ir.payload_nodes import Compute, Loss, argument_names, port_names
 from ampjax.ir.wires import Wire
 
@@ -111,7 +111,7 @@ def ppt(
       tx: An optax transform for this node; by default the trainer's.
       min_update_interval: Gradient rows to accumulate at least before an update; by default the trainer's.
       max_dispatch_size: Rows in one dispatch at most; by default the trainer's.
-      weights: `current` or `stashed` parameters in the adjoint; by default the trainer's.
+      weights: `current`, `stashed` or `estimated` parameters in the adjoint; by default the trainer's.
       gradient: `mean` or `sum` over the gradient rows; by default the trainer's.
       worker: The worker that hosts the node; by default the affinity rule decides.
       outputs: Number of arrays that the body returns.
@@ -268,8 +268,8 @@ def _check_arity(name: str, body: Body, n: int, skip: int) -> None:
 
 def _check_options(name: str, options: NodeOptions) -> None:
     where = f"node `{name}`"
-    if options.weights not in (None, "current", "stashed"):
-        raise GraphError(where, "weights `current` or `stashed`", f"{options.weights!r}", "Choose one of the two.")
+    if options.weights not in (None, *WEIGHTS):
+        raise GraphError(where, f"weights one of {list(WEIGHTS)}", f"{options.weights!r}", "Choose one of these.")
     if options.gradient not in (None, "mean", "sum"):
         raise GraphError(where, "gradient `mean` or `sum`", f"{options.gradient!r}", "Choose one of the two.")
     for field in ("min_update_interval", "max_dispatch_size"):

@@ -18,8 +18,8 @@ class RotationState(NamedTuple):
     """The state of `scale_by_rotated_adam`.
 
     Attributes:
-      count: Updates so far.
-      mu: The moving mean of gradients, in the parameters' own basis.
+      count: Gradients so far.
+      mu: The moving mean of gradients but the first, in the parameters' own basis.
       nu: That of squares, in the rotated basis.
       sides: For each parameter the moving means of `G Gᵀ` and `Gᵀ G`, and their eigenvectors; empty for one that is no matrix.
     """
@@ -35,30 +35,32 @@ def scale_by_rotated_adam(
 ) -> optax.GradientTransformationExtraArgs:
     """Adam in a rotated basis: its second moments are those of the gradient in the basis of its covariances' eigenvectors.
 
-    This is the rule of SOAP (Vyas et al. 2024, arXiv 2409.11321, algorithm 3). Adam tolerates delays if the Hessian is diagonal in the basis
-    of the parameters, and oscillates if it is not; in the rotated basis the Hessian is nearly diagonal ("basis rotation" for asynchronous
-    pipelines, ICML 2026, uses this rule under delay). For a matrix gradient G: `L`, `R` are moving means of `G Gᵀ` and `Gᵀ G` with eigenvectors `U`, `V`, renewed every
-    few updates; `N` is the moving mean of the squares of `Uᵀ G V`; the step is `U ((Uᵀ M V) / (√N̂ + eps)) Vᵀ` with the moving mean
-    `M` of G. Other parameters get Adam. It needs no staleness. Put `optax.scale(-learning_rate)` behind it.
+    This is the rule of SOAP (Vyas et al. 2024, arXiv 2409.11321, algorithm 3), in the order of its authors' code. Adam tolerates delays if the
+    Hessian is diagonal in the basis of the parameters, and oscillates if it is not; in the rotated basis the Hessian is nearly diagonal ("basis
+    rotation" for asynchronous pipelines, arXiv 2602.03515, uses such a rule under delay). For a matrix gradient G, `N` is the moving mean of
+    the squares of `Uᵀ G V`, and the step is `U ((Uᵀ M̂ V) / (√N̂ + eps)) Vᵀ` with the moving mean `M` of G; both means are corrected for their
+    bias. After the step, G goes into the moving means `L`, `R` of `G Gᵀ` and `Gᵀ G`, whose eigenvectors `U`, `V` are renewed every few updates. So no
+    gradient is rotated into a basis that it has made itself: there the first one would be diagonal, and elsewhere Adam would divide rounding
+    errors by their own size. The first gradient makes the first basis and no update. SOAP follows the eigenvectors by power iteration; here they
+    are computed anew. Other parameters get Adam, from the second gradient on. It needs no staleness. Put `optax.scale(-learning_rate)` behind it.
 
     Memory: Adam's, and for a matrix `[m, n]` another `2 m² + 2 n²`.
 
     Args:
       b1: The decay of the mean of gradients.
       b2: The decay of squares and covariances.
-      eps: Added to the root.
+      eps: Added to the root; above 0.
       every: Updates between two decompositions.
 
     Returns:
       An optax transform.
 
     Raises:
-      SettingsError: If a decay is outside [0, 1), or `every` below 1.
+      SettingsError: If a decay is outside [0, 1), `eps` not above 0, or `every` below 1.
     """
-    if not (0 <= b1 < 1 and 0 <= b2 < 1 and every >= 1):
-        raise SettingsError(
-            "scale_by_rotated_adam", "decays in [0, 1), `every` >= 1", f"{b1}, {b2}, {every}", "Change them."
-        )
+    if not (0 <= b1 < 1 and 0 <= b2 < 1 and eps > 0 and every >= 1):
+        got = f"{b1}, {b2}, {eps}, {every}"
+        raise SettingsError("scale_by_rotated_adam", "decays in [0, 1), `eps` > 0, `every` >= 1", got, "Change them.")
 
     def init(params: Tree) -> RotationState:
         mu, nu = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))
@@ -67,14 +69,17 @@ def scale_by_rotated_adam(
     def update(grads: Tree, state: RotationState, params: Tree = None, **extra: Any) -> tuple[Tree, RotationState]:
         del params, extra
         count = jnp.asarray(optax.safe_increment(state.count))
+        n_steps = count - 1
+        corrections = [1 - b ** jnp.maximum(n_steps, 1) for b in (b1, b2)]
         leaves, structure = jax.tree.flatten(grads)
         made = []
         for g, m, v, sides in zip(leaves, *map(jax.tree.leaves, (state.mu, state.nu)), state.sides, strict=True):
-            mean = b1 * m + (1 - b1) * g
-            sides = _renewed(sides, g, b2, (count - 1) % every == 0)
-            square = b2 * v + (1 - b2) * _rotated(sides, g) ** 2
-            step = (_rotated(sides, mean) / (1 - b1**count)) / (jnp.sqrt(square / (1 - b2**count)) + eps)
-            made.append((_rotated(sides, step, back=True).astype(g.dtype), mean, square, sides))
+            used = jnp.where(n_steps > 0, g, 0)
+            mean = b1 * m + (1 - b1) * used
+            square = b2 * v + (1 - b2) * _rotated(sides, used) ** 2
+            step = (_rotated(sides, mean) / corrections[0]) / (jnp.sqrt(square / corrections[1]) + eps)
+            update = _rotated(sides, step, back=True).astype(g.dtype)
+            made.append((update, mean, square, _renewed(sides, g, b2, n_steps % every == 0)))
         updates, mu, nu = (structure.unflatten([parts[i] for parts in made]) for i in range(3))
         return updates, RotationState(count, mu, nu, [parts[3] for parts in made])
 

@@ -41,9 +41,10 @@ def compensate_delay(
     Memory: `most + 1` copies of the parameters, and one more if it is adaptive.
 
     Args:
-      scale: λ of the paper.
+      scale: λ of the paper. The default of MXNet's `DCASGD`, which is not adaptive, is 0.04.
       most: The largest staleness; older gradients are compensated as if they had this one.
-      adaptive: Divides the scale by the root of a moving mean of squared gradients: DC-ASGD-a (ibid., equation 14).
+      adaptive: Divides the scale by `√(mean + 1e-7)`, where `mean` is a moving mean of squared gradients that holds this gradient's square
+        already: DC-ASGD-a. The authors' code (Multiverso) has such a mean for each worker; here it is one for each parameter.
       decay: The decay of that mean.
 
     Returns:

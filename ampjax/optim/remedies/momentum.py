@@ -18,8 +18,9 @@ Tree = Any
 def compensate_spikes(momentum: float = 0.9) -> optax.GradientTransformationExtraArgs:
     """Momentum in which a late gradient adds at once everything that it would have added while it was under way.
 
-    Spike compensation (Kosson et al. 2020, "Pipelined Backpropagation at Scale", arXiv 2003.11666, §3.1): with `v = m·v + g` and a staleness
-    of D, the step is `a·v + b·g`, where `a = m^D` and `b = (1 - m^D) / (1 - m)`. Without staleness it is `optax.trace(m)`. Put
+    Spike compensation (Kosson et al. 2020, "Pipelined Backpropagation at Scale", arXiv 2003.11666): with `v = m·v + g` and a staleness
+    of D, the step is `a·v + b·g`, where `a = m^D` and `b = (1 - m^D) / (1 - m) = 1 + m + ... + m^(D-1)`, what the gradient would have added
+    meanwhile. So what it adds in all is what it would have in time. Without staleness it is `optax.trace(m)`. Put
     `optax.scale(-learning_rate)` behind it. Memory: that of momentum.
 
     Args:

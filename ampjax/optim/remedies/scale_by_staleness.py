@@ -45,8 +45,8 @@ def scale_by_staleness(exponent: float = 1.0) -> optax.GradientTransformationExt
 def anneal_by_staleness(n_updates: int) -> optax.GradientTransformationExtraArgs:
     """Divides updates by the staleness at first, and by less and less later: PipeMare's T1.
 
-    Yang et al. 2021, arXiv 1910.05124, §3.1: the learning rate is divided by `staleness ** (1 - min(step / n_updates, 1))`. A staleness below
-    1 counts as 1. Put it last in an `optax.chain`. Memory: a counter.
+    Yang et al. 2021, arXiv 1910.05124: the learning rate is divided by `staleness ** (1 - min(step / n_updates, 1))`, where steps count from 0. A
+    staleness below 1 counts as 1. Put it last in an `optax.chain`. Memory: a counter.
 
     Args:
       n_updates: Updates until the learning rate is no longer divided. The authors recommend about a quarter of the first phase of its

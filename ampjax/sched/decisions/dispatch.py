@@ -45,6 +45,8 @@ class Dispatch(NamedTuple):
       edges: Of a stage that is a chain: its edges of each type.
       versions: Of a stage with stashed weights, the versions of its parameters that its messages see, or saw on their way forth.
       drop: Stashed versions that no message needs after this: of its stage.
+      staleness: Of one on the way back whose stage estimates its weights, how many versions ago its messages saw each of the stage's `params`,
+        in the mean; None if all are fresh.
     """
 
     number: int
@@ -61,6 +63,7 @@ class Dispatch(NamedTuple):
     edges: tuple[int, ...] = ()
     versions: tuple[int, ...] | None = None
     drop: tuple[tuple[int, ...], ...] = ()
+    staleness: tuple[float, ...] | None = None
 
     @property
     def messages(self) -> np.ndarray:

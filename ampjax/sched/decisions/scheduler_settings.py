@@ -26,6 +26,7 @@ class SchedulerSettings:
       intervals: `min_update_interval` of each parameterised node.
       budgets: `max_staleness` of each parameterised node that has one.
       stashed: Nodes whose adjoint uses the forward pass's parameters.
+      estimated: Nodes whose adjoint uses an estimate of these.
       policy: Which queue goes next.
       flush_every: For synchronous and pipeline training: instances between updates by the controller; None for asynchronous.
       sync: How replicas are kept together.
@@ -43,6 +44,7 @@ class SchedulerSettings:
     intervals: Mapping[str, int] = field(default_factory=dict)
     budgets: Mapping[str, int] = field(default_factory=dict)
     stashed: tuple[str, ...] = ()
+    estimated: tuple[str, ...] = ()
     policy: Policy = balanced
     flush_every: int | None = None
     sync: ReplicaSync = field(default_factory=ReplicaSync)

@@ -116,8 +116,9 @@ def test_where_rows_do_not_stay_as_they_are_whole_tables_are_updated(tx, monkeyp
 
 
 @pytest.mark.usefixtures("every_table")
-def test_stashed_parameters_are_updated_whole(monkeypatch):
-    _, found = trained(optax.sgd(0.1), words(20), monkeypatch, weights="stashed")
+@pytest.mark.parametrize("weights", ["stashed", "estimated"])
+def test_stashed_and_estimated_parameters_are_updated_whole(weights, monkeypatch):
+    _, found = trained(optax.sgd(0.1), words(20), monkeypatch, weights=weights)
     assert found and not any(found)
 
 

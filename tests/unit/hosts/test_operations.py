@@ -34,6 +34,7 @@ def same(one, other):
     ("name", "options"),
     [
         ("trees", {"weights": "stashed"}),
+        ("sequences", {"weights": "estimated"}),
         ("questions", {}),
         pytest.param("questions, edge by edge", {}, marks=pytest.mark.full),
         pytest.param("tagger", {}, marks=pytest.mark.full),

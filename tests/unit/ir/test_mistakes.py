@@ -585,7 +585,7 @@ MISTAKES = [
     (assumption_for_one_of_two, "node `route`, assume: expected 2 columns, got 1. Return one for each field."),
     (interval_of_zero, "node `layer`: expected min_update_interval an integer of at least 1, got 0. Give a positive number of gradient rows."),
     (dispatch_size_not_integer, "node `layer`: expected max_dispatch_size an integer of at least 1, got 1.5. …"),
-    (old_weights, "node `layer`: expected weights `current` or `stashed`, got 'old'. Choose one of the two."),
+    (old_weights, "node `layer`: expected weights one of ['current', 'stashed', 'estimated'], got 'old'. Choose one of these."),
     (gradient_max, "node `layer`: expected gradient `mean` or `sum`, got 'max'. Choose one of the two."),
     (tx_by_name, "node `layer`: expected an optax transform as `tx`, got str. Pass for example `optax.adam(1e-3)`."),
     (replicate_no_copies, "replicate `layer`: expected n >= 1, got n = 0. …"),

@@ -16,6 +16,7 @@ from support.effort import examples
 import ampjax as amp
 from ampjax.drivers.cost import FlopsCost
 from ampjax.errors import ReplayError, SettingsError
+from ampjax.optim import delayed
 from ampjax.plan.node_memory import kept_bytes
 from ampjax.sched import columns as c
 from ampjax.sparse import Table
@@ -274,7 +275,7 @@ def test_some_nodes_may_have_an_exact_staleness():
 
 
 def test_gradients_that_wait_count_where_device_memory_is_short():
-    sizes = [kept_bytes(graphs.chain(1), optax.sgd(0.1), {"f0": k})["f0"] for k in (0, 1, 3)]
+    sizes = [kept_bytes(graphs.chain(1), transforms={"f0": delayed(optax.sgd(0.1), k)})["f0"] for k in (0, 1, 3)]
     assert sizes[2] - sizes[1] == 2 * (4 + 4 + 4), "a gradient, its version and its staleness each"
     assert sizes[0] < sizes[1]
     with pytest.raises(SettingsError, match="device_memory"):

@@ -114,7 +114,10 @@ def test_a_controllers_loop(path):
     assert_replays(path, functools.partial(trainer, controller=controller), DATA, None)
 
 
-@pytest.mark.parametrize("options", [{}, {"weights": "stashed", "fuse": False}], ids=["fused", "stashed"])
+SHARED = {"fused": {}, "stashed": {"weights": "stashed", "fuse": False}, "estimated": {"weights": "estimated"}}
+
+
+@pytest.mark.parametrize("options", SHARED.values(), ids=SHARED)
 def test_shared_parameters(path, options):
     assert_replays(path, functools.partial(trainer, graphs.tied(), **options), graphs.tied_data([2, 1, 3, 1, 2]), None)
 

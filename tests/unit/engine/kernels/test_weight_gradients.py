@@ -79,7 +79,7 @@ def test_gradients_from_several_dispatches_are_accumulated(monkeypatch):
     assert_same(one.params, other.params)
 
 
-@pytest.mark.parametrize("settings", [{"weights": "stashed"}, {"mode": "sync"}], ids=["stashed", "sync"])
+@pytest.mark.parametrize("settings", [{"weights": "stashed"}, {"weights": "estimated"}, {"mode": "sync"}], ids=repr)
 def test_parameters_that_are_kept_and_updates_that_others_trigger_wait(settings, monkeypatch):
     kinds = []
     trained(RULES["sgd"], kinds, monkeypatch, min_update_interval=1, **settings)
