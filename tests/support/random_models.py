@@ -531,11 +531,18 @@ class Grower:
     def branches(self, scope, n):
         return [("fn", (), self.pick([self.vector, self.vector, self.start])(scope)) for _ in range(n)]
 
+    def choice(self, scope, n):
+        """An integer, and what it chooses from. A constant chooses while the model is traced: then parameters that are chosen stay parameters, and may not meet another key's."""
+        index, branches = self.integer(scope), self.branches(scope.deeper(), n)
+        if index in (("int", 2), ("half", ("int", 2))):
+            branches = [("fn", (), ("zeros",) if body[0] == "param" else body) for _, _, body in branches]
+        return index, *branches
+
     def _cond(self, scope):
-        return ("cond", self.integer(scope), *self.branches(scope.deeper(), 2))
+        return ("cond", *self.choice(scope, 2))
 
     def _switch(self, scope):
-        return ("switch", self.integer(scope), *self.branches(scope.deeper(), self.draw(st.integers(1, 3))))
+        return ("switch", *self.choice(scope, self.draw(st.integers(1, 3))))
 
     def _cond_read(self, scope):
         return ("cond_read", self.vector(scope.deeper()), *self.branches(scope.deeper().inside_decision(), 2))
