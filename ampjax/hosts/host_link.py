@@ -12,7 +12,7 @@ import numpy as np
 
 from ampjax.cluster import Channel, Message
 from ampjax.engine.kernels.launch import Launch
-from ampjax.errors import HostError
+from ampjax.errors import HostDiedError, HostError
 from ampjax.hosts.hosts import HostState, Place
 from ampjax.hosts.operations import BatchWriter, Names
 from ampjax.hosts.questions import question
@@ -96,7 +96,7 @@ class HostLink:
           come: Whether it has.
 
         Raises:
-          HostError: If the process of a host has ended.
+          HostDiedError: If the process of a host has ended.
         """
         while not come() and self.failure is None:
             if self._receiving.acquire(timeout=_TURN_S):
@@ -114,7 +114,7 @@ class HostLink:
         """Whether the host has said that it could not carry something out.
 
         Raises:
-          HostError: If its process has ended.
+          HostDiedError: If its process has ended.
         """
         self.look()
         if self.failure is None:
@@ -124,7 +124,7 @@ class HostLink:
     def _require_life(self) -> None:
         if not self._is_alive():
             fix = "Unless the trainer was closed, see what it has printed. Call `trainer.restart_hosts()`, and restore a checkpoint."
-            raise HostError(
+            raise HostDiedError(
                 f"host `{self.name}`", "a process that carries out what is decided", "one that has ended", fix
             )
 

@@ -55,7 +55,7 @@ def test_a_pass_of_trees_is_accounted_for(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_bench_prints_the_account_of_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(workload, "compare", lambda *_: [])
+    monkeypatch.setattr(workload, "compare", lambda *_, **options: [])
     asked: list[Any] = []
     row = {"stage": "s", "direction": "forward", "dispatches": 2.0, "rows": 3.0}
     row |= {"kernels_us": 4.0, "mflop": 5.0, "products_us": 6.0}

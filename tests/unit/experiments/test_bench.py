@@ -127,11 +127,11 @@ def test_budgets_are_kept_where_their_cost_is_measured(tmp_path: Path) -> None:
 def test_a_bench_runs_ours_and_its_peers(kind: type[Workload], monkeypatch: pytest.MonkeyPatch) -> None:
     """What each process is told can be made: a module's function, and arguments that survive JSON."""
     asked: list[Any] = []
-    monkeypatch.setattr(workload, "compare", lambda *arguments: asked.append(arguments))
+    monkeypatch.setattr(workload, "compare", lambda *arguments, **options: asked.append((arguments, options)))
     monkeypatch.setattr(kind, "after", lambda self, console: None)
     workload.main(kind(max_active_keys=(1, 4), batch=(2,), synthetic=True, data_dir=Path("data")))
-    ((name, entries, passes, *_, metric),) = asked
-    assert (name, passes, metric) == (kind.experiment, 5, "error" if kind is Qm9Bench else "accuracy")
+    (((name, entries, passes), options),) = asked
+    assert (name, passes, options["metric"]) == (kind.experiment, 5, "error" if kind is Qm9Bench else "accuracy")
     assert [e.arguments["max_active_keys"] for e in entries if e.name == "ampjax"] == [1, 4]
     assert {e.name for e in entries} >= set(workload.MODES)
     for entry in entries:
