@@ -528,15 +528,14 @@ class Grower:
     def _where(self, scope):
         return ("where", self.computed(scope), self.vector(scope.deeper()), self.vector(scope, is_leaf=True))
 
-    def branches(self, scope, n):
-        return [("fn", (), self.pick([self.vector, self.vector, self.start])(scope)) for _ in range(n)]
+    def branches(self, scope, n, kinds=None):
+        return [("fn", (), self.pick(kinds or [self.vector, self.vector, self.start])(scope)) for _ in range(n)]
 
     def choice(self, scope, n):
-        """An integer, and what it chooses from. A constant chooses while the model is traced: then parameters that are chosen stay parameters, and may not meet another key's."""
-        index, branches = self.integer(scope), self.branches(scope.deeper(), n)
-        if index in (("int", 2), ("half", ("int", 2))):
-            branches = [("fn", (), ("zeros",) if body[0] == "param" else body) for _, _, body in branches]
-        return index, *branches
+        """An integer, and what it chooses from. A constant chooses while the model is traced: what follows from parameters alone, or from nothing, would stay so."""
+        index = self.integer(scope)
+        is_constant = index in (("int", 2), ("half", ("int", 2)))
+        return index, *self.branches(scope.deeper(), n, [self.vector] if is_constant else None)
 
     def _cond(self, scope):
         return ("cond", *self.choice(scope, 2))
