@@ -16,7 +16,7 @@ import optax
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from support.effort import examples
+from support.effort import FULL, examples
 from support.model_laws import Compiled64
 from support.random_models import instance, models, parameters, shapes, spec
 
@@ -57,7 +57,7 @@ def check(case):
             compiled.check_gradients()
 
 
-@settings(max_examples=examples(3000))
+@settings(max_examples=3000 if FULL else 1000)
 @given(CASES)
 def test_a_graph_computes_what_its_model_computes(case):
     check(case)
