@@ -13,6 +13,7 @@ from ampjax.errors import DataError, SettingsError
 from ampjax.frontend.combinators.graph_combinators import Edges
 from ampjax.frontend.combinators.structures import Ragged, Stacked
 from ampjax.ir.instances import Messages, Topology
+from ampjax.utils.row_ranges import ranges
 
 ENCODINGS = ("collect", "flatmap")
 
@@ -185,7 +186,7 @@ class GraphInstances:
         graphs, ids = self.graphs, self.ids
         ends = graphs.out_ptr[graphs.node_ptr]
         sizes, n_edges = np.diff(graphs.node_ptr)[ids], np.diff(ends)[ids]
-        node, edge = _rows_of(graphs.node_ptr[ids], sizes), _rows_of(ends[ids], n_edges)
+        node, edge = ranges(graphs.node_ptr[ids], sizes), ranges(ends[ids], n_edges)
         ragged = lambda column: Ragged(column[edge].astype(np.int32), n_edges)
         edges = Edges(ragged(graphs.senders), ragged(graphs.receivers), ragged(graphs.kinds))
         own = {name: Ragged(rows[node], sizes) for name, rows in self.nodes.items()}
@@ -215,11 +216,6 @@ class GraphInstances:
         if self.encoding == "collect":
             result["edges"] = Messages([self.graphs.topology(i) for i in ids.tolist()], each)
         return result
-
-
-def _rows_of(first: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """The rows `first[i] ... first[i] + sizes[i] - 1` for each `i`, one after the other."""
-    return np.arange(sizes.sum()) + np.repeat(first - (np.cumsum(sizes) - sizes), sizes)
 
 
 def check_encoding(where: str, encoding: str) -> None:

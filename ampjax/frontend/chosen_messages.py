@@ -111,14 +111,3 @@ class RegionMessages:
         fields = {name: values.take(own) for name, values in messages.fields.items()}
         fields |= {name: values.take(rows) for name, values in self._told.items()}
         return ChosenMessages(messages.instance.take(own), rows, fields)
-
-
-def ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """The numbers `starts[i] ... starts[i] + sizes[i] - 1` for each `i`.
-
-    Args:
-      starts: `[n]` integers.
-      sizes: `[n]` integers of at least 0.
-    """
-    ends = sizes.cumsum()
-    return np.arange(sizes.sum()) + (starts - (ends - sizes)).repeat(sizes)

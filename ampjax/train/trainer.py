@@ -172,8 +172,7 @@ class Trainer:
     @property
     def hosts(self) -> list[HostState]:
         """The hosts, if there are any: name, place, state, the nodes that each keeps, and bytes."""
-        executor = self.session.executor
-        return executor.fleet.states if isinstance(executor, HostedExecutor) else []
+        return [] if self._hosted is None else self._hosted.fleet.states
 
     def restart_hosts(self) -> None:
         """Starts new hosts in place of the present ones, for example after one has died.
@@ -183,13 +182,19 @@ class Trainer:
         Raises:
           HostError: If one does not start.
         """
-        if isinstance(self.session.executor, HostedExecutor):
-            self.session.executor.restart()
+        if self._hosted is not None:
+            self._hosted.restart()
 
     def close(self) -> None:
         """Ends the hosts, if there are any. Without it they end with the program."""
-        if isinstance(self.session.executor, HostedExecutor):
-            self.session.executor.fleet.close()
+        if self._hosted is not None:
+            self._hosted.fleet.close()
+
+    @property
+    def _hosted(self) -> HostedExecutor | None:
+        """The executor, if workers run on hosts."""
+        executor = self.session.executor
+        return executor if isinstance(executor, HostedExecutor) else None
 
     # Runs
 
@@ -292,8 +297,7 @@ class Trainer:
                         await run.run(epochs, [partial(callback, self) for callback in callbacks])
                     return history
                 except (HostDiedError, HostUnreachableError) as error:
-                    executor = self.session.executor
-                    if self.keeper is None or (isinstance(executor, HostedExecutor) and executor.fleet.is_closed):
+                    if self.keeper is None or (self._hosted is not None and self._hosted.fleet.is_closed):
                         raise
                     reporter.line(f"{error} Other hosts go on from the newest snapshot.")
                     self.restart_hosts()

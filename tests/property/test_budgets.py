@@ -10,7 +10,6 @@ from support.control import admit, drain, scheduler_for, step
 from support.effort import examples
 from support.laws import Engine, gives_gradients, random_one, replayed, rows_at, schedule_of, schedules, updated
 
-import ampjax as amp
 from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import FORWARD
 from ampjax.sched.decisions.parameter_changes import Average, Merge, ReplicaSync, Update, nodes_of
@@ -101,20 +100,13 @@ def test_where_the_controller_updates_budgets_change_nothing(seed, schedule, mod
         assert schedule_of(run(seed, schedule, budget)[0]) == schedule_of(run(seed, schedule, None)[0])
 
 
-def replicated():
-    with amp.Graph() as graph:
-        copies = amp.replicate(amp.ppt("copied", graphs.times, params=graphs.one()), 3)(amp.pump("x"))
-        amp.loss("loss", graphs.square)(amp.ppt("after", graphs.times, params=graphs.one())(copies), amp.pump("label"))
-    return graph
-
-
 @settings(max_examples=examples(90))
 @given(schedules(min_update_interval=1), st.sampled_from(["every_k", "message"]), st.integers(1, 3), st.integers(0, 3))
 def test_replicas_meet_within_their_budgets(schedule, rule, every, budget):
     """A meeting makes new versions, so it is put off while it would make gradients too stale; but it comes."""
     options = {"max_staleness": budget, "replica_sync": (rule, every)}
     schedule = replace(schedule, settings=replace(schedule.settings, **options))
-    engine = Engine(replicated(), None, schedule)
+    engine = Engine(graphs.replicated_chain(), None, schedule)
     counted = Versions(engine.graph)
     engine.watchers.append(counted)
     engine.run(graphs.chain_data(40))
@@ -188,7 +180,7 @@ def test_messages_that_are_inferred_are_not_waited_for():
 
 def test_a_meeting_that_was_put_off_comes_when_nothing_is_in_flight():
     """Two replicas with budget 0 and one message each in flight: neither can update while the other one's is under way, nor meet."""
-    graph = replicated()
+    graph = graphs.replicated_chain()
     copies = [name for name in graph.parameterised if name != "after"]
     budgets = dict.fromkeys(copies, 0)
     options = {"intervals": dict.fromkeys(graph.parameterised, 1), "sync": ReplicaSync("every_k", 1)}

@@ -10,7 +10,6 @@ from support import graphs
 from support.effort import examples
 from support.laws import Engine, random_one, replayed, schedules
 
-import ampjax as amp
 from ampjax.sched.decisions.dispatch import BACKWARD, FORWARD
 from ampjax.sched.decisions.parameter_changes import Average, Merge, Update, nodes_of
 
@@ -58,19 +57,12 @@ def test_dispatches_know_how_stale_their_messages_are(seed, schedule, interval, 
         assert max(ages.told, default=0) <= engine.scheduler.counts.read().staleness_max
 
 
-def replicated():
-    with amp.Graph() as graph:
-        copies = amp.replicate(amp.ppt("copied", graphs.times, params=graphs.one()), 3)(amp.pump("x"))
-        amp.loss("loss", graphs.square)(amp.ppt("after", graphs.times, params=graphs.one())(copies), amp.pump("label"))
-    return graph
-
-
 @settings(max_examples=examples(30))
 @given(
     schedules(weights="estimated", min_update_interval=1), st.sampled_from(["every_k", "message"]), st.integers(1, 3)
 )
 def test_meetings_of_replicas_count_as_versions(schedule, rule, every):
     schedule = replace(schedule, settings=replace(schedule.settings, replica_sync=(rule, every)))
-    engine = Engine(replicated(), None, schedule)
+    engine = Engine(graphs.replicated_chain(), None, schedule)
     engine.watchers.append(Ages(engine.graph))
     engine.run(graphs.chain_data(30))

@@ -34,6 +34,14 @@ def chain(n=2, **options):
     return g
 
 
+def replicated_chain():
+    """A node with three replicas, and one behind it."""
+    with amp.Graph() as graph:
+        copies = amp.replicate(amp.ppt("copied", times, params=one()), 3)(amp.pump("x"))
+        amp.loss("loss", square)(amp.ppt("after", times, params=one())(copies), amp.pump("label"))
+    return graph
+
+
 def chain_data(n):
     return [{"x": np.float32(i), "label": np.float32(0.5)} for i in range(n)]
 

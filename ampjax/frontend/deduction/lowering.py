@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -121,6 +121,27 @@ class Lowering:
                 value, region, space, lambda data: space.rows_of(data, outer, np.arange(outer.n_rows(data))), line
             )
         return value
+
+    def closures(
+        self, call: Call, operands: Sequence[Value], region: Region, spaces: Sequence[IndexSpace], name: str
+    ) -> Iterator[list[Value]]:
+        """For each function of a combinator the values that it closes over, in the space where it runs. Values that it does not use stay as they are.
+
+        Args:
+          call: The combinator.
+          operands: Its operands, of which these values come first.
+          region: Where it is used.
+          spaces: For each function the space of elements that it runs in.
+          name: What new nodes are called after.
+
+        Yields:
+          The values of the next function: their nodes are noted only then.
+        """
+        start = 0
+        for function, n, space in zip(call.functions, call.n_closed, spaces, strict=True):
+            used, own = function.used, zip(operands[start : start + n], function.variables[:n], strict=True)
+            yield [self.into(value, region, space, name, call.line) if v in used else value for value, v in own]
+            start += n
 
     def length_of(self, dimension: str, line: str) -> Column:
         """How long the sequences of a dimension are.

@@ -36,13 +36,8 @@ def propagate(low: Lowering, call: Call, operands: Sequence[Value], region: Regi
     sent: list[list[Any]] = []
     members, kinds = sorted(wanted.values), [variable.aval for variable in call.functions[0].jaxpr.outvars]
     together = [[members[j] for j in group] for group in by_dtype([kinds[i] for i in members])]
-    start = 0
-    for function, n, there, own in zip(call.functions, call.n_closed, regions, given, strict=True):
-        closed = [
-            low.into(value, region, there.space, plan.name, call.line) if variable in function.used else value
-            for value, variable in zip(operands[start : start + n], function.variables, strict=False)
-        ]
-        start += n
+    all_closed = low.closures(call, operands, region, [there.space for there in regions], plan.name)
+    for function, closed, there, own in zip(call.functions, all_closed, regions, given, strict=True):
         inputs = [*closed, *(own[i] for i in range(len(rows)))]
         sent.append(low.run(function, inputs, there, Wanted(wanted.values, groups=together)))
     return _received(low, call, sent, plan, (regions, region.within(nodes)), wanted)

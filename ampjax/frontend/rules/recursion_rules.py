@@ -32,10 +32,7 @@ def recurse(low: Lowering, call: Call, operands: Sequence[Value], region: Region
     xs = operands[n_closed:]
     space = elements_space(xs, call)
     inner, name = region.within(space), space.dimension
-    closed = [
-        low.into(value, region, space, name, call.line) if variable in each.used else value
-        for value, variable in zip(operands[:n_closed], each.variables, strict=False)
-    ]
+    (closed,) = low.closures(call, operands, region, [space], name)
     rows = [x.element for x in xs if isinstance(x, Elements)]
     types = [variable.aval for variable in each.jaxpr.outvars]
     groups = by_dtype(types)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +19,6 @@ from ampjax.frontend.rules.foresight import Foresight
 from ampjax.frontend.rules.loops import Loop, carried, leave
 from ampjax.frontend.rules.reduction_rules import group_and_reduce, segment_sum
 
-if TYPE_CHECKING:
-    pass
-
 
 def scan(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
     """A loop: Phi, the body, and a Cond that leaves after the last element. Without a carry only the body, one message for each element."""
@@ -29,13 +26,10 @@ def scan(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
     closed, init, xs = operands[:n_closed], operands[n_closed : n_closed + k], operands[n_closed + k :]
     space = elements_space(xs, call)
     inner, name = region.within(space), space.dimension
-    used = step.used
     if space.is_ragged:
+        used = step.used
         _check_nodes([value for value, v in zip(closed, step.variables, strict=False) if v in used], k, call)
-    closed = [
-        low.into(value, region, space, name, call.line) if variable in used else value
-        for value, variable in zip(closed, step.variables, strict=False)
-    ]
+    (closed,) = low.closures(call, operands, region, [space], name)
     rows = [x.element for x in xs if isinstance(x, Elements)]
     ys = {i for i in wanted.values if i >= k}
     if not k:

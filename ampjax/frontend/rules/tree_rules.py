@@ -91,10 +91,7 @@ def fold(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
     space, name = tree.space, tree.space.dimension
     inner = region.within(space)
     rows = [value.element for value in values if isinstance(value, Elements)]
-    closed = [
-        low.into(value, region, space, name, call.line) if variable in function.used else value
-        for value, variable, function in _closures(operands, call)
-    ]
+    closed = [value for own in low.closures(call, operands, region, [space, space], name) for value in own]
     guards = tree.guards(low.number("leaf"))
     given = [[*closed[n_leaf:], *rows], [*closed[:n_leaf], *rows]]
     for_branch, for_leaf = routed(low, [branch, leaf], given, guards, name, call.line)
@@ -142,10 +139,7 @@ def scan(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
     inner = region.within(space)
     n_children = space.fact(f"{name}_children", tree.n_children, "children")
     root = region.space.fact(f"{name}_root", tree.roots(region.space), "number of the root")
-    closed = [
-        low.into(value, region, space, name, call.line) if variable in step.used else value
-        for value, variable in zip(operands[:n_closed], step.variables, strict=False)
-    ]
+    (closed,) = low.closures(call, operands, region, [space], name)
     rows = [value.element for value in values if isinstance(value, Elements)]
     types = [variable.aval for variable in step.jaxpr.outvars]
     groups = by_dtype(types)
@@ -174,14 +168,6 @@ def scan(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
         low.draft.close_loop(above, first, _to_children(low, flow, tree, n_children, call))
         out |= {i: Computed(flow, part) for part, i in enumerate(group)}
     return [Elements(space, out[i]) if i in wanted.values else None for i in range(k)]
-
-
-def _closures(operands: Sequence[Value], call: Call) -> list[tuple[Value, Any, Any]]:
-    found, at = [], 0
-    for function, n in zip(call.functions, call.n_closed, strict=True):
-        found += [(value, v, function) for value, v in zip(operands[at : at + n], function.variables[:n], strict=True)]
-        at += n
-    return found
 
 
 def _upwards(
