@@ -2,8 +2,10 @@
 
 import atexit
 import compileall
+import ctypes
 import gc
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -53,7 +55,9 @@ shared_kernels.KERNELS.most_idle = 100_000
 # JAX makes many objects that stay: looking for unreachable ones at Python's usual pace takes a twentieth of a run.
 gc.set_threshold(50_000, 20, 50)
 
-MAPS = Path("/proc/self/maps")
+MAPS, MEMORY = Path("/proc/self/maps"), Path("/proc/self/statm")
+GIGABYTE = 1 << 30
+
 LAWS = Path(__file__).parent / "property"
 
 
@@ -81,3 +85,24 @@ def room_for_kernels():
     yield
     if MAPS.exists() and MAPS.read_bytes().count(b"\n") > 12_000:
         jax.clear_caches()
+
+
+class FreeMemory:
+    """Gives free memory back when a test has ended: XLA's compiler frees it in pieces all over the heap, and glibc keeps them, three of four gigabytes."""
+
+    def __init__(self):
+        self.trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if MEMORY.exists() else None  # only glibc has it
+        self.room = 2 * GIGABYTE
+
+    def pytest_runtest_teardown(self):
+        if self.trim and self.held() > self.room:
+            self.trim(0)
+            self.room = max(2 * GIGABYTE, self.held() + GIGABYTE)
+
+    def held(self) -> int:
+        """The bytes of memory that this process holds."""
+        return int(MEMORY.read_text().split()[1]) * resource.getpagesize()
+
+
+def pytest_configure(config):
+    config.pluginmanager.register(FreeMemory())

@@ -190,7 +190,9 @@ def _upwards(
     def rise(s: State) -> State:
         return s.replace(**{at: getattr(s, up), index: getattr(s, side)}, **dict.fromkeys(children.facts, 0))
 
-    return [low.draft.relabel(below, inner.where(is_branch).within(children), rise, f"{name}/up", False)], root
+    risen = low.draft.relabel(below, inner.where(is_branch).within(children), rise, f"{name}/up", False)
+    risen.knows_outer = False  # the facts of the tree's nodes are still the child's, not its parent's
+    return [risen], root
 
 
 def _to_children(low: Lowering, flow: Flow, tree: _TreeFields, n_children: str, call: Call) -> Flow:

@@ -130,6 +130,14 @@ def a_carry_that_is_an_element_from_outside(p, s):
     return amp.sum(amp.map(lambda word: jnp.sum(last() * word), s["words"]))
 
 
+def a_carry_of_children_that_forgets_the_one_before(p, s):
+    """The last child's state still has the child's own fields when it meets what is pumped at the parent."""
+    each = lambda carry, kid: ((s["y"] * p["a"], kid[0] * 2), None)
+    branch = lambda n, kids: jnp.prod(amp.scan(each, (jnp.zeros(2), s["y"][0]), kids)[0][0]) * s["y"]
+    values, root = amp.fold_tree(lambda n: s["y"], branch, s["tree"])
+    return jnp.sum(root * p["b"]) + amp.sum(amp.map(lambda value: value[0], values))
+
+
 @pytest.mark.parametrize(
     "model",
     [
@@ -149,6 +157,7 @@ def a_carry_that_is_an_element_from_outside(p, s):
         arrays_that_the_model_closes_over,
         trees_in_leaves_of_trees,
         a_carry_that_is_an_element_from_outside,
+        a_carry_of_children_that_forgets_the_one_before,
     ],
     ids=lambda model: model.__name__,
 )
