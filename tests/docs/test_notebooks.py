@@ -7,9 +7,6 @@ import os
 import re
 from pathlib import Path
 
-import jupytext
-import nbclient
-import nbformat
 import pytest
 from support.effort import users_environment
 
@@ -34,6 +31,10 @@ def text(output):
 @pytest.mark.full
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
 def test_notebook_runs(path, tmp_path):
+    import jupytext  # from the extra `dev`, which the ordinary run does without
+    import nbclient
+    import nbformat
+
     notebook = jupytext.read(path)
     # The kernel of this environment, whatever kernel the author's notebook names; results stay out of the checkout.
     client = nbclient.NotebookClient(
