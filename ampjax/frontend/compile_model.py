@@ -119,6 +119,9 @@ class Compiled:
 
         Args:
           nodes: Parameters by node name: `trainer.params`.
+
+        Returns:
+          The pytree that the model was compiled with, with these values.
         """
         return self._draft.params.original(nodes)
 
@@ -127,6 +130,9 @@ class Compiled:
 
         Args:
           params: The parameters.
+
+        Returns:
+          Pytrees by node name.
         """
         return self._draft.params.by_node(params)
 
@@ -135,6 +141,9 @@ class Compiled:
 
         Args:
           examples: Some instances, for how many rows a dispatch holds; none leaves that out.
+
+        Returns:
+          The explanation, which prints itself as tables.
         """
         return explain_model(self.graph, self._draft, self.data(examples) if len(examples) else None)
 
@@ -147,6 +156,9 @@ class Compiled:
         Args:
           params: Parameters of the model's structure.
           instances: The instances.
+
+        Returns:
+          The sum: one number.
         """
         losses = [self._model(params, instance) for instance in instances]
         return jnp.sum(jnp.stack([loss[0] if isinstance(loss, tuple) else loss for loss in losses]))

@@ -50,6 +50,9 @@ class Edges:
           graph: What has `senders`, `receivers`, `n_node` and `edges`, such as jraph's `GraphsTuple`. `edges` are the kinds: integers
             `[e]` or `[e, 1]`, or None for one kind.
 
+        Returns:
+          The edges: integers `[e]` in each column; `kinds` is None for one kind.
+
         Raises:
           DataError: If an array is missing, is not of integers or has another length, or an edge leads out of the graph.
         """

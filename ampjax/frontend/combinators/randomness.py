@@ -27,6 +27,9 @@ def training(key: jax.Array) -> Iterator[None]:
     ...     y = dropout(jnp.ones(4), 0.5)
     >>> sorted(set(y.tolist())) in ([0.0, 2.0], [0.0], [2.0])
     True
+
+    Returns:
+      A context manager: `with amp.training(key): ...`.
     """
     token = _KEYS.set([key])
     try:
@@ -79,6 +82,9 @@ def dropout(x: Any, rate: float) -> Any:
     Args:
       x: A pytree of float arrays.
       rate: The probability, at least 0 and below 1.
+
+    Returns:
+      A pytree of the same shapes and dtypes; `x` itself outside of training.
 
     Raises:
       GraphError: If the rate is outside.

@@ -124,6 +124,9 @@ def count(n: Any) -> Any:
 
     Args:
       n: Its length: an integer that follows from the instance alone; below 0 counts as 0.
+
+    Returns:
+      An int32 sequence `[n]`.
     """
     known = dimensions()
     if known is None:
@@ -145,6 +148,9 @@ def length(xs: Any) -> Any:
 
     Args:
       xs: A sequence, or a pytree of sequences of one length.
+
+    Returns:
+      An int32 number.
     """
     leaves, _ = sequences_of("length", xs)
     if not is_symbolic(leaves):
@@ -158,6 +164,9 @@ def sum(xs: Any) -> Any:
 
     Args:
       xs: A sequence, or a pytree of sequences.
+
+    Returns:
+      What one element looks like: arrays of its shapes, `[...]` from `[n, ...]`, and of its dtypes.
     """
     return _reduced("sum", xs, lambda x: jnp.sum(jnp.asarray(x), 0))
 
@@ -167,6 +176,9 @@ def max(xs: Any) -> Any:
 
     Args:
       xs: A sequence of floats, or a pytree of such sequences.
+
+    Returns:
+      What one element looks like, of its dtypes.
     """
     return _reduced("max", xs, lambda x: jnp.max(jnp.asarray(x), 0, initial=-jnp.inf))
 
@@ -176,6 +188,9 @@ def logsumexp(xs: Any) -> Any:
 
     Args:
       xs: A sequence of floats, or a pytree of such sequences.
+
+    Returns:
+      What one element looks like, of its dtypes.
     """
     return _reduced(
         "logsumexp",
@@ -189,6 +204,9 @@ def mean(xs: Any) -> Any:
 
     Args:
       xs: A sequence, or a pytree of sequences.
+
+    Returns:
+      What one element looks like: of its float dtypes, float32 for integers.
     """
     n = jnp.maximum(jnp.asarray(length(xs), jnp.float32), 1.0)
     return jax.tree.map(lambda total: total / n, sum(xs))
@@ -215,6 +233,9 @@ def take(xs: Any, at: Any) -> Any:
     Args:
       xs: A sequence, or a pytree of sequences of one length.
       at: Its number, which follows from the instance alone; negative ones count from the end. It must be there.
+
+    Returns:
+      The element: `[...]` from `[n, ...]`.
 
     Raises:
       GraphError: If the number depends on parameters.

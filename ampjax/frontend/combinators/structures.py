@@ -43,6 +43,9 @@ class Ragged:
           rows: The outer rows.
           dtype: The values' dtype; by default that of the values, int32 where there are none.
 
+        Returns:
+          The rows of rows; `values` has the dtype that was asked for.
+
         Raises:
           DataError: If a row is no sequence.
         """
@@ -107,6 +110,9 @@ class Tree:
           leaf: From a leaf to its value, a pytree of numbers or arrays; by default the leaf itself.
           branch: The value of every branch, of the same structure.
 
+        Returns:
+          The tree; its root is row 0, and a branch comes before its children.
+
         Raises:
           DataError: If leaves and branches have values of different structures.
         """
@@ -131,6 +137,9 @@ class Tree:
 
     def children(self) -> list[list[int]]:
         """The rows of each node's children, from side 0 on.
+
+        Returns:
+          A list for each node, empty for leaves.
 
         Raises:
           DataError: If this is no tree: no root or several, a parent that is no node, or two children on one side.
