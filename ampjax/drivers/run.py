@@ -81,7 +81,7 @@ class Loop:
             return None
         if self._hands_on:
             self.queue.add([dispatch])
-        self._count(dispatch.n_messages)
+        self._since_last_end += dispatch.n_messages
         return dispatch
 
     def ahead(self, worker: int, most: int) -> list[Dispatch]:
@@ -101,7 +101,7 @@ class Loop:
             asks = self.scheduler.contents.reads(last)
             if self._hands_on:
                 self.queue.add(found, len(found) - asks)
-            self._count(sum([dispatch.n_messages for dispatch in found]))
+            self._since_last_end += sum([dispatch.n_messages for dispatch in found])
             if not asks:
                 self.settle()
             elif not self.reads(last):  # where only control runs nobody has to wait
@@ -132,7 +132,7 @@ class Loop:
             return False
         if self._hands_on:
             self.queue.add(list(found))
-        self._count(found.n_messages)
+        self._since_last_end += found.n_messages
         self.settle()
         return True
 
@@ -169,6 +169,8 @@ class Loop:
             self._since_last_end = 0
             for source in self.sources:
                 source.ended([instance for instance, train in ended if train == source.train])
+        elif self._since_last_end > PATIENCE:
+            self._suspect()
         admitted = 0
         for source in self.sources:
             if not source.exhausted:
@@ -203,12 +205,6 @@ class Loop:
         """Whether anybody wants to have dispatches."""
         hooks = self.instruments
         return bool(self.executor is not None or hooks.decided or hooks.before_kernels or hooks.done)
-
-    def _count(self, messages: int) -> None:
-        """Counts messages since an instance has ended."""
-        self._since_last_end += messages
-        if self._since_last_end > PATIENCE:
-            self._suspect()
 
     def _suspect(self) -> None:
         """Warns if so many messages have been dispatched that an instance is likely to go round in a loop for ever."""

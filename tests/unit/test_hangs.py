@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import warnings
 
 import jax.numpy as jnp
 import numpy as np
@@ -123,6 +124,20 @@ def test_a_loop_that_may_never_end_is_told_while_it_goes_on(monkeypatch):
         r"no instance has ended during (5\d|6[0-7]) messages, with 1 in flight: does a loop never end\?", second
     ), "up to 16 dispatches are decided on at once"
     assert "instance 0 is the oldest; lately:" in second
+
+
+@pytest.mark.parametrize("run", ["fit", "simulate"])
+def test_many_messages_in_which_instances_have_ended_are_no_loop(monkeypatch, run):
+    """Several dispatches are decided at once: those who are in flight afterwards did not need all their messages."""
+    monkeypatch.setattr("ampjax.drivers.run.PATIENCE", 30)
+    data = [{"x": at(1)}] * 64
+    graph = looping(lambda s: s.t > 9)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        if run == "fit":
+            amp.Trainer(graph, max_active_keys=64).fit(data, progress=False)
+        else:
+            amp.simulate(graph, data, max_active_keys=64)
 
 
 def choosing():
