@@ -113,7 +113,7 @@ def reached(targets: Targets, trained: Sequence[Stage] | None = None) -> tuple[d
             if isinstance(target, StagePort):
                 leaves[target] = None
                 continue
-            once &= not target.kind.makes_copies
+            once &= target.node.op.sends_exactly_one
             if id(target) not in seen:
                 seen.add(id(target))
                 stack.extend(target.targets)

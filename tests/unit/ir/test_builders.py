@@ -7,9 +7,9 @@ import pytest
 from flax import nnx
 
 import ampjax as amp
-from ampjax.ir.control_nodes import CONTROL
 from ampjax.ir.nodes import infer
-from ampjax.ir.payload_nodes import PAYLOAD, Pump
+from ampjax.ir.ops.op_classes import ControlOp, PayloadOp
+from ampjax.ir.ops.payload_nodes import Pump
 from ampjax.ir.wires import WireType
 from ampjax.testing import init_params, reference
 
@@ -78,9 +78,14 @@ def build(kind):
 
 
 def test_the_table_has_every_kind():
-    payload = {*KINDS} - {op.kind for op in CONTROL} - {"Pump"}
-    assert payload == {op.kind for op in PAYLOAD if hasattr(op, "kind")} | {"PPT", "NPT", "Concat", "Split"}
-    assert {op.kind for op in CONTROL} <= {*KINDS}
+    payload = {*KINDS} - {op.kind for op in ControlOp.__subclasses__()} - {"Pump"}
+    assert payload == {op.kind for op in PayloadOp.__subclasses__() if hasattr(op, "kind")} | {
+        "PPT",
+        "NPT",
+        "Concat",
+        "Split",
+    }
+    assert {op.kind for op in ControlOp.__subclasses__()} <= {*KINDS}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -97,8 +102,8 @@ def test_contract(kind):
         assert (node, port) in wire.consumers
         assert node.source_name(port) == wire.name
     # What it is: control moves states only; a payload node has a body or a function; parameters only at a PPT.
-    assert node.is_control == isinstance(node.op, CONTROL)
-    assert node.is_control + isinstance(node.op, PAYLOAD) + isinstance(node.op, Pump) == 1
+    assert node.is_control == isinstance(node.op, ControlOp)
+    assert node.is_control + isinstance(node.op, PayloadOp) + isinstance(node.op, Pump) == 1
     assert node.has_params == (kind == "PPT")
     # Types are inferred once, and again the same.
     assert not infer(node)

@@ -190,7 +190,7 @@ def test_every_node_kind_has_its_own_colours():
     kinds = "Pump PPT NPT Concat Split Cond Phi Isu Relabel Bcast RouteBy Flatmap Repeat Ungroup Group Distribute Collect Reduce Loss Sink"
     assert sorted(kind for f in FAMILIES for kind in f.kinds) == sorted(kinds.split())
     assert len({f.fill for f in FAMILIES}) == len(FAMILIES)
-    assert family("something new").name == "plain"
+    assert family("something new").name == "plain" and family("something new", is_control=True).name == "control"
 
 
 @pytest.mark.slow
