@@ -36,7 +36,7 @@ def _pays(stages: Sequence[Stage], leaf: StagePort) -> bool:
     stage = stages[leaf.stage]
     port = stage.ports[leaf.port]
     comes_back = stage.kind.starts_backward or any(out.is_float for out in stage.outputs)
-    return stage.kind.can_write_gradients and port.space != HOST and port.type.is_float and comes_back
+    return stage.kind.writes_gradients and port.space != HOST and port.type.is_float and comes_back
 
 
 def count_workers_ahead(stages: Sequence[Stage]) -> None:

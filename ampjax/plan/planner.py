@@ -22,7 +22,7 @@ from ampjax.plan.stages import HOST, ControlStep, Port, Stage, StagePort, Target
 from ampjax.utils.counted import counted
 
 KIND_OF = {Loss: LOSS, Reduce: REDUCE, Collect: COLLECT, Sink: SINK, Group: GROUP}
-"""The kind of the stage that ends with a node of such a type; of all others it is `ROWS`, or `TABLE` where a table has the parameters."""
+"""The kind of a stage, by the class of its last node's `op`; of all others it is `ROWS`, or `TABLE` where a table has the parameters."""
 
 
 @dataclass(eq=False, kw_only=True)

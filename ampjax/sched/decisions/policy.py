@@ -14,21 +14,22 @@ if TYPE_CHECKING:
     from ampjax.sched.choosing.queue_views import Queue
 
 Policy = Callable[[Sequence["Queue"], int], "Queue | None"]
-"""`policy(queues, now)`: chooses among queues that are not empty and can be dispatched; `now` is the number of the next dispatch.
+"""`policy(queues, now)`: chooses among a worker's queues that are not empty and can be dispatched; `now` is the number of the next dispatch.
 
-None lets the worker wait; the policy is asked again when something has moved. If all workers would wait, `backward_first` decides."""
+The queues come in the order in which they ceased to be empty. None lets the worker wait; the policy is asked again when something has moved. If all workers would wait, `backward_first` decides."""
 
 Rank = tuple[int, ...]
 """Compared item by item; the lowest goes first."""
 
 
 class Ranked:
-    """A policy that takes the queue of the lowest rank; among equals, the one that has waited longest.
+    """A policy that takes the queue of the lowest rank; among equals, the one that ceased to be empty first.
 
-    A rank depends on its queue alone. So a worker with a thousand queues need not rank all of them again, only those that have changed.
+    A worker with a thousand queues need not rank all of them again, only those that messages have come to or left.
 
     Args:
-      rank: From a queue to its rank; it changes only when messages come or go.
+      rank: From a queue to its rank. It must depend on nothing but that queue, and not on its `under_way`, which also changes while none of its
+        messages comes or goes.
     """
 
     def __init__(self, rank: Callable[[Queue], Rank]):
@@ -82,7 +83,7 @@ def balanced(q: Queue) -> Rank:
     """The default policy: most ready rows first; a backward row counts as one and a half, and waiting counts, too.
 
     Large dispatches cost less per row. Backward messages free memory, let the controller admit instances and keep staleness low.
-    A queue whose oldest message has waited for `n` dispatches counts as if it had `n / 4` more rows, so that no queue waits for ever. With
+    A queue whose first message has waited for `n` dispatches counts as if it had `n / 4` more rows, so that no queue waits for ever. With
     every dispatch all queues have waited for one more; so the difference between two queues depends only on when each began to wait, and a
     rank need not be updated.
 
@@ -137,6 +138,15 @@ POLICIES: dict[str, Policy] = {
     "wavefront": wavefront,
     "one_forward_one_backward": one_forward_one_backward,
 }
+"""The policies that the setting `policy` knows by name; users may pass any function.
+
+The scheduler's tests run each of them. A new one also needs
+
+* its name in the docstring of `train.settings.Settings`, a row in `docs/concepts/asynchrony.md`, and, as every public name, a place in
+  `ampjax/__init__.py`, `docs/reference/training.md` and `tests/docs/test_exports.py`;
+* if it is to be compiled: a number in `choosing/policy_numbers.py`, and its order in `rank` of `loops/choose.py`, or in `choose` there if it
+  lets workers wait. Without a number it is called as a user's function is, which is right but slower.
+"""
 
 
 def find_policy(policy: str | Policy) -> Policy:
