@@ -19,8 +19,8 @@ class ControlOp(ABC):
     1. A frozen dataclass here in `ops` with state functions and numbers as its fields, and `infer`.
     2. A handler in `Router.handlers` (`unfold/rules/routes.py`): what it does to columns of messages. `Parts` there is the contract.
     3. A case in `Run._consume` (`testing/interpreter.py`): what it means for a single message. The oracle of all tests.
-    4. A builder in `ir/builders` (exported there and in `ampjax/__init__.py`), with a line in `docs/reference/graphs.md` and in the pinned
-       names of `tests/docs/test_exports.py`; an entry in `KINDS` of `tests/unit/ir/test_builders.py`, which tests the rest.
+    4. A builder in `ir/builders` (exported there and in `ampjax/__init__.py`), with a line in `docs/reference/graphs.md`, in the table of
+       `docs/concepts/messages.md` and in the pinned names of `tests/docs/test_exports.py`; an entry in `KINDS` of `tests/support/node_kinds.py`, by which tests find it.
 
     Everything else follows from the attributes below, whose defaults are safe. Only a node that the paper would give a way back by the state
     alone has its case in `Run._step` and one in `testing/way_back.py` instead.

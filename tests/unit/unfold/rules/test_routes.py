@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from support.node_kinds import build
 
-import ampjax as amp
 from ampjax.ir.ops.op_classes import ControlOp
 from ampjax.ir.ops.ragged_nodes import Group
 from ampjax.ir.state import Layout
@@ -18,25 +18,16 @@ def test_each_control_node_but_a_group_has_a_handler():
     assert set(router.handlers) == {*ControlOp.__subclasses__()} - {Group}
 
 
-def one_of_each():
-    """A control node of each kind that promises to send on each message exactly once, by kind."""
-    with amp.Graph() as g:
-        x = amp.pump("x", (), fields=("t",))
-        ways = amp.cond(x, lambda s: s.t % 3, 3)
-        y = amp.relabel(amp.phi("joined", *ways), lambda s: s.replace(t=s.t // 2))
-        amp.sink("y", amp.isu(y, lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1)))
-    return g, {node.kind: node for node in g.nodes.values() if node.is_control}
-
-
 @pytest.mark.parametrize("kind", [op.kind for op in ControlOp.__subclasses__() if op.sends_exactly_one])
 @pytest.mark.parametrize("t", [[4], [0, 3, 6], [5, 1, 3, 2, 4, 0, 7]])
 def test_what_promises_to_send_each_message_once_does(kind, t):
-    g, nodes = one_of_each()
+    g, node = build(kind)
     states = np.zeros((len(t), g.layout.width), np.int64)
-    states[:, g.layout.columns["t"]] = t
+    states[:, g.layout.column("t")] = t
     table = MessageTable()
     messages = table.emit(np.arange(len(t)), np.arange(len(t)), 1)
-    router = Router(g.layout, table, {}, lambda port, batch: None)
-    step = ControlStep(nodes[kind])
-    parts = router.handlers[step.kind](step, MessageBatch(states, messages))
+    step = ControlStep(node)
+    parts = Router(g.layout, table, {}, lambda port, batch: None).handlers[step.kind](
+        step, MessageBatch(states, messages)
+    )
     assert sorted(np.concatenate([part.messages for _, part in parts]).tolist()) == messages.tolist()
