@@ -166,7 +166,8 @@ class StageArrays:
     def lines(self, launch: Launch) -> np.ndarray:
         """The slots of each port, then of each output, of a launch, padded to the size of its kernel: int32 `[ports + outputs, k]`.
 
-        Padding repeats a port's first slot; for outputs it is the trash slot.
+        Padding repeats a port's first slot; for outputs it is the trash slot. Where gradients go to a port's rows, padding must be the trash slot,
+        too: `padded(launch.in_rows[port], k, False)`.
         """
         return self._packs([launch], self.size(launch), 1)[0, N_HEAD : N_HEAD + self._n_sections]
 

@@ -13,7 +13,7 @@ from ampjax.errors import GraphError, MessageError
 from ampjax.ir.bodies import Body
 from ampjax.ir.ops.body_shapes import eval_body, eval_shapes, metric_shapes, structure
 from ampjax.ir.ops.join_keys import Key, check_join
-from ampjax.ir.ops.op_classes import PayloadOp
+from ampjax.ir.ops.op_classes import Op, PayloadOp
 from ampjax.ir.ops.ragged_nodes import require_topology
 from ampjax.ir.ops.state_trials import tried
 from ampjax.ir.state import State, StateFn, apply, column, sample
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Pump:
+class Pump(Op):
     """A source that the controller feeds. `topology` pumps hold an instance's integer maps and stay on the host."""
 
     kind: ClassVar[str] = "Pump"
