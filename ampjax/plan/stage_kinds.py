@@ -3,7 +3,7 @@ r"""The kinds of stages, each a set of traits.
 To add a kind:
 
 1. The node that it runs, if that is new, too: `PayloadOp` (`ir/ops/op_classes.py`) says how.
-2. A value below. Each trait is False unless it is set, which is always safe: a trait says what a stage may be spared, or what sets it apart.
+2. A value below. A trait that you leave out is safe: most say what a stage is spared, or what sets it apart from all others.
 3. What becomes a stage of this kind: the class of its last node's `op`, in `KIND_OF` of `plan/planner.py`; or a branch in `_add_stage` there.
 4. Its runner in `engine/kinds`, in `RUNNERS` of `make_runner.py`; `tests/unit/engine/kinds/test_make_runner.py` wants a graph with such a stage.
 
