@@ -136,7 +136,7 @@ class ShuffledRows:
 
 
 def plain(data: Shuffles) -> Stacked:
-    """Instances of one row of digits each, for `ampjax.models.functions.permutation_function`.
+    """Gives the same instances to a model that is written as a function, `ampjax.models.functions.permutation_function`.
 
     Args:
       data: Digits, orders and labels.

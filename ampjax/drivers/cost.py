@@ -14,7 +14,8 @@ import numpy as np
 
 from ampjax.errors import SettingsError
 from ampjax.ir.nodes import Node
-from ampjax.ir.payload_nodes import Compute, init_shapes
+from ampjax.ir.ops.body_shapes import init_shapes
+from ampjax.ir.ops.payload_nodes import Compute
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import Stage
 from ampjax.sched.columns import OF_INPUT, OF_OUTPUT, Rates

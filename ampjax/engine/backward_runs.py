@@ -91,7 +91,7 @@ class BackwardRuns:
         """
         devices, found = self._arenas.devices, dict[tuple[int, str], int]()
         for stage in stages:
-            if stage.kind.is_row_wise and stage.trains and devices[stage.space].platform == "cpu":
+            if stage.kind.runs_row_bodies and stage.trains and devices[stage.space].platform == "cpu":
                 params = [self._store.params[name] for name in stage.params]
                 ports = table_ports(stage, make_program(stage), params)
                 found |= {(stage.number, node): port for node, port in ports.items()}

@@ -13,7 +13,7 @@ from ampjax.devices.allreduce import Device
 from ampjax.engine.arenas import copied, zeros
 from ampjax.ir.graph import Graph
 from ampjax.ir.nodes import Node
-from ampjax.ir.payload_nodes import eval_body, metric_shapes
+from ampjax.ir.ops.body_shapes import eval_body, metric_shapes
 from ampjax.plan.planner import Plan
 
 

@@ -151,3 +151,40 @@ def accepts(function: Callable[..., Any], n: int) -> bool:
     except ValueError:
         return True
     return True
+
+
+def argument_names(function: Any, skip: int) -> list[str]:
+    """The names of a body's positional arguments after the first `skip`; empty where they can't be told.
+
+    Args:
+      function: A body.
+      skip: How many arguments to leave out: 1 for the parameters.
+
+    Returns:
+      The names; empty where the signature can't be read.
+    """
+    function = getattr(function, "function", function)
+    try:
+        names = [
+            p.name
+            for p in inspect.signature(function).parameters.values()
+            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        ]
+    except (TypeError, ValueError):
+        names = []
+    return names[skip:]
+
+
+def port_names(function: Any, n: int, skip: int) -> list[str]:
+    """The names of a body's input ports, from its signature where that has them.
+
+    Args:
+      function: A body.
+      n: Number of ports.
+      skip: How many arguments to leave out: 1 for the parameters.
+
+    Returns:
+      `n` names: those of the arguments, or numbers where the signature does not have them.
+    """
+    names = argument_names(function, skip)[:n]
+    return names if len(names) == n else [str(i) for i in range(n)]

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 from ampjax.errors import GraphError
-from ampjax.ir.control_nodes import Phi
 from ampjax.ir.nodes import Copy, Node, NodeOptions
-from ampjax.ir.payload_nodes import Pump
+from ampjax.ir.ops.control_nodes import Phi
+from ampjax.ir.ops.payload_nodes import Pump
 from ampjax.ir.wires import Wire
 
 

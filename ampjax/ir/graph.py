@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ampjax.errors import GraphError
-from ampjax.ir.control_nodes import Phi
 from ampjax.ir.copies import CopyStack, check_border
 from ampjax.ir.flat_graph import flatten, unflatten
 from ampjax.ir.graph_checks import check_whole
 from ampjax.ir.nodes import Node, NodeOptions, infer
-from ampjax.ir.payload_nodes import Pump
+from ampjax.ir.ops.control_nodes import Phi
+from ampjax.ir.ops.payload_nodes import Pump
 from ampjax.ir.state import Layout
 from ampjax.ir.wires import Wire
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from ampjax.errors import GraphError
-from ampjax.ir.control_nodes import Phi
 from ampjax.ir.nodes import Node, infer, type_of
+from ampjax.ir.ops.control_nodes import Phi
 
 
 def check_whole(nodes: Collection[Node]) -> None:

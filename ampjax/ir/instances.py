@@ -122,7 +122,7 @@ class Messages:
 
     Args:
       payload: `[m, *shape]`, a row per message; for a ragged pump `[sum(sizes), *shape]`; for a topology pump a list of `Topology`.
-      instance: `[m]`, each message's instance, as a position in the batch of instances that it belongs to.
+      instance: `[m]`: which instance each message belongs to, as a position in the `ids` that `gather` was asked for, not as one of these.
       fields: State columns by name, each `[m]` or a scalar.
       sizes: For ragged pumps, `[m]`: rows of each message.
     """
@@ -149,7 +149,7 @@ class Instances(Protocol):
           ids: `[n]`: which instances.
 
         Returns:
-          By pump, the messages as columns; `Messages.instance` counts positions in `ids`.
+          By pump, the messages as columns. Message `i` belongs to instance `ids[messages.instance[i]]`; `ids` may have repeats.
         """
         ...
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ampjax.ir.control_nodes import CONTROL, Phi
 from ampjax.ir.host_tables import HostTable
-from ampjax.ir.payload_nodes import Compute
+from ampjax.ir.ops.control_nodes import Phi
+from ampjax.ir.ops.op_classes import ControlOp
+from ampjax.ir.ops.payload_nodes import Compute
 from ampjax.ir.wires import Wire, WireType
 
 WEIGHTS = "current", "stashed", "estimated"
@@ -81,8 +82,8 @@ class Node:
 
     @property
     def is_control(self) -> bool:
-        """Whether the node moves states only."""
-        return isinstance(self.op, CONTROL)
+        """Whether the node moves states only. Such a node is part of routes and no stage runs it, except a group, which is a stage without kernels."""
+        return isinstance(self.op, ControlOp)
 
     @property
     def role(self) -> str:

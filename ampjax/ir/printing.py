@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import jax
 
-from ampjax.ir.payload_nodes import init_shapes
+from ampjax.ir.ops.body_shapes import init_shapes
 from ampjax.ir.reading_order import Edge, edges, order
 from ampjax.utils.colours import FAMILIES, family
 
@@ -75,12 +75,12 @@ def mermaid(graph: Graph) -> str:
     for node in nodes:
         before, after = _MERMAID_SHAPES.get(node.kind, ("(", ")") if node.is_control else ("[", "]"))
         text = f"<b>{_mermaid(node.name)}</b><br/>{_mermaid(_kind(node))}"
-        lines.append(f'  {ids[node.name]}{before}"{text}"{after}:::{family(node.kind).name}')
+        lines.append(f'  {ids[node.name]}{before}"{text}"{after}:::{family(node.kind, node.is_control).name}')
     for edge in edges(nodes):
         arrow = "-.->" if edge.back else "-->"
         text = _mermaid(wire_text(edge.wire))
         lines.append(f'  {ids[edge.source.name]} {arrow}|"{text}"| {ids[edge.target.name]}')
-    used = {family(node.kind).name for node in nodes}
+    used = {family(node.kind, node.is_control).name for node in nodes}
     lines += [f"  classDef {f.name} fill:{f.fill},stroke:#333333,color:{f.ink}" for f in FAMILIES if f.name in used]
     return "\n".join(lines)
 
@@ -104,7 +104,8 @@ def dot(graph: Graph) -> str:
     for node in nodes:
         shape = {"Cond": "diamond", "Pump": "cds", "Loss": "doubleoctagon"}.get(node.kind, "box")
         style = "filled,rounded" if node.is_control and shape == "box" else "filled"
-        colours = f'fillcolor="{family(node.kind).fill}", fontcolor="{family(node.kind).ink}"'
+        own = family(node.kind, node.is_control)
+        colours = f'fillcolor="{own.fill}", fontcolor="{own.ink}"'
         lines.append(
             f'  {ids[node.name]} [label="{_dot(node.name)}\\n{_dot(_kind(node))}", shape={shape}, style="{style}", {colours}];'
         )

@@ -9,7 +9,7 @@ import heapq
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ampjax.ir.control_nodes import Phi
+from ampjax.ir.ops.control_nodes import Phi
 
 if TYPE_CHECKING:
     from ampjax.ir.graph import Graph

@@ -165,6 +165,10 @@ class State:
         return f"State({len(self)} rows: " + ", ".join(shown) + ")"
 
 
+StateFn = Callable[[State], Any]
+"""A state function: from the states of `n` messages, as columns, to a value for each: most often a column of integers or truth values."""
+
+
 def columns_of(state: State) -> np.ndarray:
     """`State.array` for those who move states and read none of them."""
     return state._array

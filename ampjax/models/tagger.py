@@ -21,9 +21,8 @@ import optax
 import ampjax as amp
 from ampjax.data.wikiner import N_TAGS, OUTSIDE
 from ampjax.errors import SettingsError
-from ampjax.ir.control_nodes import StateFn
 from ampjax.ir.graph import Graph
-from ampjax.ir.state import State
+from ampjax.ir.state import State, StateFn
 from ampjax.ir.wires import Wire
 from ampjax.models.layers.host_rows import table_of
 from ampjax.models.tree_lstm import look_up

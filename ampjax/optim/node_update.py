@@ -56,7 +56,8 @@ def make_update(tx: optax.GradientTransformation, gradient: str = "mean") -> Cal
       (float32 for bfloat16); the gradient is cast to the parameters' dtype after the division, so that states keep theirs.
     * `count`: a float scalar, the number of rows summed. A count of 0 gives a zero gradient, which Adam's momentum may still
       turn into a step.
-    * `extra`: optax's extra arguments, for example `staleness`; dropped where `tx` takes none.
+    * `extra`: optax's extra arguments; dropped where `tx` takes none. The engine passes one, `staleness`, a float32 scalar: how many updates the
+      node has made between a message's forward pass and its adjoint, in the mean over the gradient rows of this update.
 
     It returns the accumulator set to zero. All three results have the structure, shapes and dtypes of what came in: one
     compilation each, and all of it may be donated.

@@ -36,7 +36,7 @@ def _pays(stages: Sequence[Stage], leaf: StagePort) -> bool:
     stage = stages[leaf.stage]
     port = stage.ports[leaf.port]
     comes_back = stage.kind.starts_backward or any(out.is_float for out in stage.outputs)
-    return stage.kind.can_write_gradients and port.space != HOST and port.type.is_float and comes_back
+    return stage.kind.writes_gradients and port.space != HOST and port.type.is_float and comes_back
 
 
 def count_workers_ahead(stages: Sequence[Stage]) -> None:
@@ -113,7 +113,7 @@ def reached(targets: Targets, trained: Sequence[Stage] | None = None) -> tuple[d
             if isinstance(target, StagePort):
                 leaves[target] = None
                 continue
-            once &= not target.kind.makes_copies
+            once &= target.node.op.sends_exactly_one
             if id(target) not in seen:
                 seen.add(id(target))
                 stack.extend(target.targets)

@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ampjax.ir.control_nodes import Distribute
 from ampjax.ir.graph import Graph
 from ampjax.ir.nodes import Node
+from ampjax.ir.ops.payload_nodes import Collect, Compute
+from ampjax.ir.ops.ragged_nodes import Distribute
 from ampjax.ir.parameter_dependence import records
-from ampjax.ir.payload_nodes import Collect, Compute
 from ampjax.ir.wires import Wire
 
 

@@ -118,7 +118,7 @@ def ladder_for(stage: Stage) -> Callable[[int], int]:
     if stage.kind.sums_segments:
         return ladder  # their kernels have two sizes, which `segment_sizes` ties together
     rows = [*(port.type.shape for port in stage.ports), *(out.shape for out in stage.outputs)]
-    widest = max(map(math.prod, rows)) if stage.kind.is_row_wise else 0
+    widest = max(map(math.prod, rows)) if stage.kind.runs_row_bodies else 0
     return fine_ladder if widest >= VERY_WIDE else wide_ladder if widest >= WIDE else narrow_ladder
 
 
@@ -132,7 +132,7 @@ def is_padded(stage: Stage) -> bool:
       False if padding waits until a dispatch is issued. A chain's size follows from its edges too.
     """
     kind = stage.kind
-    return not stage.ragged and (kind.is_row_wise or kind.is_transfer or kind.is_sink or kind.reads_table)
+    return not stage.ragged and (kind.runs_row_bodies or kind.is_transfer or kind.is_sink or kind.reads_table)
 
 
 def padded_sizes(stage: Stage, n: int) -> list[int]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ampjax.ir.control_nodes import Distribute, Group, Key
 from ampjax.ir.graph import Graph
 from ampjax.ir.nodes import Node
-from ampjax.ir.payload_nodes import Collect, Compute, Loss, Pump, Reduce, Sink
+from ampjax.ir.ops.join_keys import Key
+from ampjax.ir.ops.payload_nodes import Collect, Compute, Loss, Pump, Reduce, Sink
+from ampjax.ir.ops.ragged_nodes import Distribute, Group
 from ampjax.ir.state import Layout
 from ampjax.ir.wires import Wire
 from ampjax.plan import consumers
@@ -21,7 +22,7 @@ from ampjax.plan.stages import HOST, ControlStep, Port, Stage, StagePort, Target
 from ampjax.utils.counted import counted
 
 KIND_OF = {Loss: LOSS, Reduce: REDUCE, Collect: COLLECT, Sink: SINK, Group: GROUP}
-"""The kind of the stage that ends with a node of such a type; of all others it is `ROWS`, or `TABLE` where a table has the parameters."""
+"""The kind of a stage, by the class of its last node's `op`; of all others it is `ROWS`, or `TABLE` where a table has the parameters."""
 
 
 @dataclass(eq=False, kw_only=True)

@@ -1,4 +1,15 @@
-"""The kinds of stages, each a set of traits. To add a kind: a value here, its node in `planner.KIND_OF`, its runner in `engine/kinds`."""
+r"""The kinds of stages, each a set of traits.
+
+To add a kind:
+
+1. The node that it runs, if that is new, too: `PayloadOp` (`ir/ops/op_classes.py`) says how.
+2. A value below. A trait that you leave out is safe: most say what a stage is spared, or what sets it apart from all others.
+3. What becomes a stage of this kind: the class of its last node's `op`, in `KIND_OF` of `plan/planner.py`; or a branch in `_add_stage` there.
+4. Its runner in `engine/kinds`, in `RUNNERS` of `make_runner.py`; `tests/unit/engine/kinds/test_make_runner.py` wants a graph with such a stage.
+
+`grep -rn 'kind\.TRAIT' ampjax` shows who asks for a trait. Other things are called a kind, too: `Node.kind` is the name of what a node does,
+`columns.KIND` sorts stages for the scheduler's loops by what follows them.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +23,10 @@ class StageKind:
     Args:
       name: The kind's name, for messages and traces.
       is_dispatched: Whether it runs on a device. If not, the stage is only control, and its rows are those of its producers.
-      has_bodies: Whether it runs the user's functions, which may have parameters, draw random numbers and need a gradient.
-      is_row_wise: Whether its kernels are functions of a single row, so that they can be looped over several dispatches.
+      runs_row_bodies: Whether all its nodes have a body, the user's function of a single row. They become one function by
+        `stage_program.make_program`, and their kernels can be looped over several dispatches.
+      writes_gradients: Whether its backward kernel writes an input's gradient where `Stage.sole` says so. If False it adds it everywhere, as every
+        kernel may: then adjoint rows start from zero.
       sums_segments: Whether its output rows are sums of segments of its input rows.
       by_topology: Whether a topology says which rows it sends and adds up, so that it may make more or fewer rows than it takes.
       starts_backward: Whether its forward dispatch also computes gradients: a loss.
@@ -25,8 +38,8 @@ class StageKind:
     name: str
     _: KW_ONLY
     is_dispatched: bool = True
-    has_bodies: bool = False
-    is_row_wise: bool = False
+    runs_row_bodies: bool = False
+    writes_gradients: bool = False
     sums_segments: bool = False
     by_topology: bool = False
     starts_backward: bool = False
@@ -47,19 +60,14 @@ class StageKind:
         """Whether it sums what arrives over the edges of a topology, and nothing else."""
         return self.sums_segments and self.by_topology
 
-    @property
-    def can_write_gradients(self) -> bool:
-        """Whether its backward kernel may overwrite an input gradient instead of adding to it."""
-        return self.has_bodies or self.is_transfer
 
-
-ROWS = StageKind("rows", has_bodies=True, is_row_wise=True)
+ROWS = StageKind("rows", runs_row_bodies=True, writes_gradients=True)
 """Row-wise nodes, fused."""
 
-EDGES = StageKind("edges", has_bodies=True, by_topology=True)
+EDGES = StageKind("edges", by_topology=True, writes_gradients=True)
 """A distribute, the nodes on its edges, their collect, and row-wise nodes after it."""
 
-LOSS = StageKind("loss", has_bodies=True, is_row_wise=True, starts_backward=True)
+LOSS = StageKind("loss", runs_row_bodies=True, starts_backward=True, writes_gradients=True)
 """A loss with the row-wise nodes before it."""
 
 REDUCE = StageKind("reduce", sums_segments=True)
@@ -71,7 +79,7 @@ COLLECT = StageKind("collect", sums_segments=True, by_topology=True)
 SINK = StageKind("sink", is_sink=True)
 """Messages for the user."""
 
-TRANSFER = StageKind("transfer", is_transfer=True)
+TRANSFER = StageKind("transfer", is_transfer=True, writes_gradients=True)
 """A copy to another memory space."""
 
 TABLE = StageKind("table", reads_table=True)

@@ -11,9 +11,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 
-from ampjax.ir.control_nodes import Cond, Isu, Key, Relabel
 from ampjax.ir.nodes import Node
-from ampjax.ir.payload_nodes import Compute, Loss, RouteBy
+from ampjax.ir.ops.join_keys import Key
+from ampjax.ir.ops.payload_nodes import Compute, Loss, RouteBy
 from ampjax.ir.wires import Wire, WireType
 from ampjax.plan.edge_stages import Chain
 from ampjax.plan.stage_kinds import StageKind
@@ -62,8 +62,7 @@ class ControlStep:
     @functools.cached_property
     def where(self) -> str:
         """The node and its state function, for messages."""
-        what = {Cond: ", condition", Isu: ", f", Relabel: ", f"}.get(self.kind, ", state")
-        return f"node `{self.node.name}`{what}"
+        return f"node `{self.node.name}`, {self.node.op.function_name}"
 
     @functools.cached_property
     def fields(self) -> tuple[str, ...]:

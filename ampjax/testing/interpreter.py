@@ -19,11 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import DeadlockError, MessageError
-from ampjax.ir.control_nodes import Bcast, Cond, Distribute, Flatmap, Group, Isu, Phi, Relabel, Repeat, Ungroup
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Topology
 from ampjax.ir.nodes import Node
-from ampjax.ir.payload_nodes import Collect, Compute, Loss, Reduce, RouteBy, Sink
+from ampjax.ir.ops.control_nodes import Bcast, Cond, Flatmap, Isu, Phi, Relabel
+from ampjax.ir.ops.payload_nodes import Collect, Compute, Loss, Reduce, RouteBy, Sink
+from ampjax.ir.ops.ragged_nodes import Distribute, Group, Repeat, Ungroup
 from ampjax.ir.wires import Wire
 from ampjax.testing.message_states import StateDict, StateFunctions
 from ampjax.testing.oracles import Oracle
@@ -131,7 +132,11 @@ class Run:
         self._queue.extend((node, port, message) for node, port in wire.consumers)
 
     def _step(self, node: Node, port: int, message: _Message) -> None:
-        """Handles one message. Control nodes with a path back pass it on; at all others the path back is checked first."""
+        """Handles one message.
+
+        A cond, bcast, isu or phi passes it on, since the paper's nodes would find the way back through it by the state. All others make new
+        messages (`_consume`), once the way back to where this one was made has been checked.
+        """
         op, where, state = node.op, f"node `{node.name}`", message.state
         self.results.messages[node.name] += 1
         match op:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ampjax.ir.control_nodes import Key
+from ampjax.ir.ops.join_keys import Key
 from ampjax.ir.state import Layout, State, apply, column
 
 StateDict = dict[str, int]

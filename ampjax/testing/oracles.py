@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import AmpError, GraphError
-from ampjax.ir.payload_nodes import Body
+from ampjax.ir.bodies import Body
 from ampjax.utils.setting_checks import one_of
 
 

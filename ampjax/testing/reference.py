@@ -20,7 +20,7 @@ from ampjax.errors import MessageError, ParameterError, SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import InstanceList, Instances, Messages
 from ampjax.ir.nodes import Node
-from ampjax.ir.payload_nodes import Sink
+from ampjax.ir.ops.payload_nodes import Sink
 from ampjax.testing.interpreter import KeyFn, Results, Run, stack_rows
 from ampjax.testing.message_states import StateDict
 from ampjax.testing.oracles import find_oracle

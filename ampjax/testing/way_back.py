@@ -6,8 +6,8 @@ A cond or bcast has only one input to go back to, an isu applies its inverse, an
 from __future__ import annotations
 
 from ampjax.errors import InvariantError, MessageError
-from ampjax.ir.control_nodes import Bcast, Cond, Isu, Phi
 from ampjax.ir.nodes import Node
+from ampjax.ir.ops.control_nodes import Bcast, Cond, Isu, Phi
 from ampjax.ir.wires import Wire
 from ampjax.testing.message_states import StateDict, StateFunctions, StateKey, state_key
 

@@ -23,7 +23,8 @@ Space = Mapping[str, Sequence[Any]]
 IN_FLIGHT = (1, 4, 16, 64)
 """Instances in flight; also, with `min_update_interval`, the instances for which there is an update."""
 DISPATCH_SIZES = (8, 64, 512)
-POLICIES = ("balanced", "backward_first", "wavefront")
+SEARCHED_POLICIES = ("balanced", "backward_first", "wavefront")
+"""The policies that are tried, if the user does not say which; `sched.decisions.policy` has more."""
 COUNTED = 64
 """Instances whose gradient rows are counted, to choose intervals."""
 
@@ -72,7 +73,7 @@ def full_space(graph: Graph, train: Instances, space: Space, options: Mapping[st
     usual: dict[str, Sequence[Any]] = {
         "max_active_keys": [n for n in IN_FLIGHT if n <= max(1, len(train) // 4)],
         "max_dispatch_size": DISPATCH_SIZES,
-        "policy": POLICIES,
+        "policy": SEARCHED_POLICIES,
         "min_admission": (1, 8),
         "workers": sorted({1, len(jax.devices())}),
     }

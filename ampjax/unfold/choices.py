@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ampjax.ir.payload_nodes import RouteBy
+from ampjax.ir.ops.payload_nodes import RouteBy
 from ampjax.ir.state import Layout, State
 from ampjax.plan.planner import Plan
 from ampjax.unfold.rules.message_columns import MessageTable

@@ -23,7 +23,7 @@ class Family:
       name: One word.
       fill: The boxes' colour.
       ink: The colour of text on it.
-      kinds: The node kinds.
+      kinds: The node kinds. Control nodes that no family names belong to `control`, other nodes to `plain`.
     """
 
     name: str
@@ -49,6 +49,7 @@ FAMILIES = (
 """The node kinds in the order of a legend."""
 
 _BY_KIND = {kind: family for family in FAMILIES for kind in family.kinds}
+_CONTROL, _PLAIN = _BY_KIND["Cond"], _BY_KIND["NPT"]
 
 SLICES = {
     "forward": (ORANGE, BLACK),
@@ -71,13 +72,14 @@ WAITS = {
 """Colour and hatching of a worker's time without work, by reason; hatched on white, so that work alone is filled."""
 
 
-def family(kind: str) -> Family:
-    """The family of a node kind; a kind that is not in the table looks like an NPT.
+def family(kind: str, is_control: bool = False) -> Family:
+    """The family of a node kind.
 
     Args:
       kind: For example `PPT`.
+      is_control: Whether nodes of this kind are control nodes: such a kind is in the family `control` if the table does not have it.
 
     Returns:
       Its colours.
     """
-    return _BY_KIND.get(kind, FAMILIES[2])
+    return _BY_KIND.get(kind, _CONTROL if is_control else _PLAIN)

@@ -25,6 +25,8 @@ FILE = Path(__file__).with_name("frozen.json")
 
 SEVERAL = "sequences in replicas", "trees in replicas", "tagger", "perceptron in copies"
 FEW = "sequences", "trees", "molecules", "questions, edge by edge", "tagger"
+FROZEN_POLICIES = "backward_first", "largest", "balanced", "wavefront", "one_forward_one_backward"
+"""Those that there were when schedules were frozen: a new one changes none of them."""
 CLOCKS = {"at once": at_once, "virtual time": in_virtual_time}
 
 RANDOM = *range(12), 193, 420, 533, 1531
@@ -65,7 +67,7 @@ def decided(
 
 def decided_at_random(side, seed):
     """What is decided for a random graph."""
-    case, policy = random_case(seed, n_instances=6), list(POLICIES)[seed % 5]
+    case, policy = random_case(seed, n_instances=6), FROZEN_POLICIES[seed % 5]
     settings = settings_for(
         case.graph,
         1 + seed % 9,
@@ -120,13 +122,13 @@ def cases():
         found[name] = functools.partial(decided, name=args[0], **options)
 
     for name in MODELS:
-        for policy, function in POLICIES.items():
+        for policy in FROZEN_POLICIES:
             for size in (2, 64):
-                options = {"max_active_keys": 5, "max_dispatch_size": size, "policy": function}
+                options = {"max_active_keys": 5, "max_dispatch_size": size, "policy": POLICIES[policy]}
                 add(f"{name}; {policy}; {size}", name, **options)
     for name in SEVERAL:
-        for policy, function in POLICIES.items():
-            add(f"{name}; {policy}; 3 workers", name, drive=in_virtual_time, workers=3, policy=function)
+        for policy in FROZEN_POLICIES:
+            add(f"{name}; {policy}; 3 workers", name, drive=in_virtual_time, workers=3, policy=POLICIES[policy])
     for name in FEW:
         add(f"{name}; inference", name, train=False, max_dispatch_size=5)
         for share in (1, 2):

@@ -18,6 +18,7 @@ from ampjax.errors import (
     ReplayError,
     SettingsError,
 )
+from ampjax.sched.decisions.policy import POLICIES
 
 ROWS = 'Make a list of them: of columns, for example, `[{"x": x, "y": y} for x, y in zip(xs, ys)]`.'
 GOOD = {"x": np.float32(1), "label": np.float32(0)}
@@ -122,7 +123,7 @@ MISTAKES = {
     "an unknown policy": setting(
         "policy",
         "fifo",
-        "one of ['backward_first', 'largest', 'balanced', 'wavefront', 'one_forward_one_backward'], or a function",
+        f"one of {list(POLICIES)}, or a function",
         "Choose one of these names.",
     ),
     "an unknown replica rule": setting(

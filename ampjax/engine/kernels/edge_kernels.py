@@ -43,39 +43,39 @@ Seeds = tuple[Array | None, tuple[Array | None, ...]]
 
 @shared
 def forward(program: ChainProgram, wiring: Wiring) -> Kernel:
-    """`kernel(params, written, read, per_dispatch, sizes) -> written`: a chain in inference.
+    """`kernel(params, values, read, per_dispatch, sizes) -> values`: a chain in inference.
 
     `sizes` are the padded sizes of the dispatch's edges. The other arguments are those of `rows.forward`.
     """
 
     @kernel(takes_sizes=True)
-    def edges_forward(params: Any, written: Any, read: Any, dispatch: PerDispatch, sizes: Sizes) -> Any:
-        inputs = gathered(wiring, (*written, *read), dispatch.host, dispatch.pack)
+    def edges_forward(params: Any, values: Any, read: Any, dispatch: PerDispatch, sizes: Sizes) -> Any:
+        inputs = gathered(wiring, (*values, *read), dispatch.host, dispatch.pack)
         edge_params, own = program.split(params)
         collected = _Sent(program, edge_params, inputs[0], dispatch.edges, sizes, None).collected()
         outs = (collected,) if program.rows is None else over_rows(program.rows, None)(own, (collected, *inputs))
-        return written_rows(wiring, written, dispatch.pack, outs)
+        return written_rows(wiring, values, dispatch.pack, outs)
 
     return edges_forward
 
 
 @shared
 def forward_train(program: ChainProgram, wiring: Wiring, residuals: Residuals) -> Kernel:
-    """`kernel(params, (written, grads, records), read, per_dispatch, sizes) -> (written, grads, records)`: a chain in training."""
+    """`kernel(params, (values, grads, records), read, per_dispatch, sizes) -> (values, grads, records)`: a chain in training."""
 
     @kernel(takes_sizes=True)
     def edges_forward_train(params: Any, donated: Any, read: Any, dispatch: PerDispatch, sizes: Sizes) -> Any:
-        (written, grads, records), pack = donated, dispatch.pack
-        inputs = gathered(wiring, (*written, *read), dispatch.host, pack)
+        (values, grads, records), pack = donated, dispatch.pack
+        inputs = gathered(wiring, (*values, *read), dispatch.host, pack)
         of_rows, of_edges = dispatch.seeds or (None, None)
         edge_params, own = program.split(params)
         collected = _Sent(program, edge_params, inputs[0], dispatch.edges, sizes, of_edges).collected()
         outs: tuple[Array, ...] = (collected,)
         if program.rows is not None:
-            outs, values = residuals.forward(program.rows, own, (collected, *inputs), of_rows)
-            values = (collected, *values) if records else ()
-            records = [set_rows(r, wiring.of_output(pack, 0), x) for r, x in zip(records, values, strict=True)]
-        return written_rows(wiring, written, pack, outs), new_gradients(wiring, grads, pack), tuple(records)
+            outs, recorded = residuals.forward(program.rows, own, (collected, *inputs), of_rows)
+            recorded = (collected, *recorded) if records else ()
+            records = [set_rows(r, wiring.of_output(pack, 0), x) for r, x in zip(records, recorded, strict=True)]
+        return written_rows(wiring, values, pack, outs), new_gradients(wiring, grads, pack), tuple(records)
 
     return edges_forward_train
 

@@ -14,7 +14,7 @@ from ampjax.engine.kernels.shared_kernels import shared
 from ampjax.engine.kernels.stage_program import Program
 from ampjax.engine.kernels.weight_gradients import GradientConsumer
 from ampjax.engine.kernels.wiring import Wiring, add_gradients, gathered
-from ampjax.ir.payload_nodes import metric_parts
+from ampjax.ir.ops.body_shapes import metric_parts
 from ampjax.jaxprs.axis_products import over_one_axis
 from ampjax.optim.node_update import combine, trainable
 

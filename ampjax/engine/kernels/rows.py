@@ -18,22 +18,22 @@ from ampjax.jaxprs.axis_products import over_one_axis
 
 @shared
 def forward(program: Program, wiring: Wiring) -> Kernel:
-    """`kernel(params, written, read, per_dispatch) -> written`: a `rows` stage in inference.
+    """`kernel(params, values, read, per_dispatch) -> values`: a `rows` stage in inference.
 
-    `written` are the output arenas, `read` the input arenas that are not written. `wiring.ports` counts through both.
+    `values` are the arenas of the outputs, `read` those of the inputs that are not among them. `wiring.ports` are places in `(*values, *read)`.
     """
 
     @kernel(loops=True)
-    def forward(params: Any, written: Any, read: Any, dispatch: PerDispatch) -> Any:
-        outs = over_rows(program, None)(params, gathered(wiring, (*written, *read), dispatch.host, dispatch.pack))
-        return written_rows(wiring, written, dispatch.pack, outs)
+    def forward(params: Any, values: Any, read: Any, dispatch: PerDispatch) -> Any:
+        outs = over_rows(program, None)(params, gathered(wiring, (*values, *read), dispatch.host, dispatch.pack))
+        return written_rows(wiring, values, dispatch.pack, outs)
 
     return forward
 
 
 @shared
 def forward_train(program: Program, wiring: Wiring, residuals: Residuals) -> Kernel:
-    """`kernel(params, (written, grads, records), read, per_dispatch) -> (written, grads, records)`: a `rows` stage in training.
+    """`kernel(params, (values, grads, records), read, per_dispatch) -> (values, grads, records)`: a `rows` stage in training.
 
     In addition to the output rows, it sets the adjoint rows of the new outputs to zero (if consumers will add to them), and records the
     activations that the adjoint needs, in arrays indexed by the slots of the first output.
@@ -41,15 +41,15 @@ def forward_train(program: Program, wiring: Wiring, residuals: Residuals) -> Ker
 
     @kernel(loops=True)
     def forward_train(params: Any, donated: Any, read: Any, dispatch: PerDispatch) -> Any:
-        (written, grads, records), pack = donated, dispatch.pack
-        inputs = gathered(wiring, (*written, *read), dispatch.host, pack)
+        (values, grads, records), pack = donated, dispatch.pack
+        inputs = gathered(wiring, (*values, *read), dispatch.host, pack)
         if residuals.leaves:
-            outs, values = residuals.forward(program, params, inputs, dispatch.seeds)
+            outs, recorded = residuals.forward(program, params, inputs, dispatch.seeds)
             slots = wiring.of_output(pack, 0)
-            records = [set_rows(r, slots, x) for r, x in zip(records, values, strict=True)]
+            records = [set_rows(r, slots, x) for r, x in zip(records, recorded, strict=True)]
         else:
             outs = over_rows(program, dispatch.seeds)(params, inputs)
-        return written_rows(wiring, written, pack, outs), new_gradients(wiring, grads, pack), tuple(records)
+        return written_rows(wiring, values, pack, outs), new_gradients(wiring, grads, pack), tuple(records)
 
     return forward_train
 

@@ -65,14 +65,14 @@ class SegmentRows(NamedTuple):
 
 @shared
 def forward(function: Reduction | Collection, wiring: Wiring) -> Kernel:
-    """`kernel(written, grads, read, per_dispatch) -> (written, grads)`: the rows of several messages at once, into segments."""
+    """`kernel(values, grads, read, per_dispatch) -> (values, grads)`: the rows of several messages at once, into segments."""
 
-    @jitted("written", "grads")
-    def segments_forward(written: Any, grads: Any, read: Any, per_dispatch: Any) -> Any:
+    @jitted("values", "grads")
+    def segments_forward(values: Any, grads: Any, read: Any, per_dispatch: Any) -> Any:
         dispatch = SegmentRows(*per_dispatch)
-        y = function(_rows(wiring, (*written, *read), dispatch), dispatch.ids, dispatch.out.shape[0])
+        y = function(_rows(wiring, (*values, *read), dispatch), dispatch.ids, dispatch.out.shape[0])
         grad = grads[0] if grads[0] is None or wiring.written[0] else set_rows(grads[0], dispatch.out, 0)
-        return (set_rows(written[0], dispatch.out, y),), (grad,)
+        return (set_rows(values[0], dispatch.out, y),), (grad,)
 
     return segments_forward
 

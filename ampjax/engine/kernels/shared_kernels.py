@@ -96,7 +96,7 @@ def shared(make: Callable[..., Kernel]) -> Callable[..., Kernel]:
     """Makes a function return the same kernel for equal arguments, as long as the kernel is kept.
 
     Args:
-      make: Makes a kernel from hashable arguments.
+      make: Makes a kernel from hashable arguments. All that the kernel depends on must be among them.
     """
 
     @functools.wraps(make)

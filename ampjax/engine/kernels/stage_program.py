@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from ampjax.ir.bodies import Body
 from ampjax.ir.nodes import Node
-from ampjax.ir.payload_nodes import Compute, Loss, RouteBy
+from ampjax.ir.ops.payload_nodes import Compute, Loss, RouteBy
 from ampjax.ir.wires import Wire
 from ampjax.plan.stages import HOST, Stage
 from ampjax.utils.threefry import fold_in

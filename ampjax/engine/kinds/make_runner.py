@@ -1,4 +1,4 @@
-"""The runner of each kind of stage. To add a kind: a `StageRunner` in a file of this package, and a line here."""
+"""The runner of each kind of stage. To add one: a `StageRunner` in a file of this package, and a line here (`plan/stage_kinds.py`)."""
 
 from __future__ import annotations
 

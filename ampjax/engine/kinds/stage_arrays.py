@@ -164,7 +164,11 @@ class StageArrays:
         return tuple(host), pack
 
     def lines(self, launch: Launch) -> np.ndarray:
-        """The padded slots of each port and each output of a launch, int32 `[ports + outputs, k]`."""
+        """The slots of each port, then of each output, of a launch, padded to the size of its kernel: int32 `[ports + outputs, k]`.
+
+        Padding repeats a port's first slot; for outputs it is the trash slot. Where gradients go to a port's rows, padding must be the trash slot,
+        too: `padded(launch.in_rows[port], k, False)`.
+        """
         return self._packs([launch], self.size(launch), 1)[0, N_HEAD : N_HEAD + self._n_sections]
 
     def read(self, launch: Launch, port: int) -> Any:
@@ -194,7 +198,7 @@ class StageArrays:
 
 
 def padded(slots: np.ndarray, k: int, repeat: bool) -> np.ndarray:
-    """Slots, or random numbers, as int32 or uint32 `[k]`: padded with the first one, or with the trash slot."""
+    """Slots, or random numbers, as int32 or uint32 `[k]`: padded with the first one (`repeat`), or with the trash slot."""
     out = np.empty(k, np.int32 if slots.dtype != np.uint32 else np.uint32)
     packs.pad_into(out, slots, repeat)
     return out

@@ -20,6 +20,9 @@ Params = tuple[Any, ...]
 class StageRunner(Protocol):
     """Carries out the launches of one stage. A runner must define `forward` and `backward`, and may override the other methods.
 
+    Most runners keep a `StageArrays` (`stage_arrays.py`): it gives a launch's padded slots (`lines`) and the stage's arenas (`outputs`,
+    `everything`), and takes back those that a kernel has changed (`put_outputs`, `put_gradients`).
+
     Attributes:
       stage: The stage.
       can_update_at_once: Whether `backward` takes any consumer of weight gradients, not only one that accumulates them.

@@ -12,7 +12,7 @@ from jax.core import ShapedArray, Tracer
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import Call, Traced, bind, dimensions, require_same, trace, type_of, user_line
 from ampjax.ir.builders import control_builders
-from ampjax.ir.control_nodes import StateFn
+from ampjax.ir.state import StateFn
 from ampjax.ir.wires import Wire
 from ampjax.jaxprs.primitives import shape_text
 

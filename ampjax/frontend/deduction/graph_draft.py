@@ -19,9 +19,8 @@ from ampjax.frontend.deduction.traced_bodies import traced
 from ampjax.frontend.deduction.values import Computed, Flow, Static, Value
 from ampjax.ir.builders import control_builders, payload_builders, pump_builders, ragged_builders
 from ampjax.ir.builders.replicate_builder import replicate
-from ampjax.ir.control_nodes import StateFn
 from ampjax.ir.graph import Graph, current_graph
-from ampjax.ir.state import State
+from ampjax.ir.state import State, StateFn
 from ampjax.ir.wires import Wire
 
 if TYPE_CHECKING:

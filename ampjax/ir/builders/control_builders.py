@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ampjax.errors import GraphError
-from ampjax.ir import control_nodes
 from ampjax.ir.builders.add_node import add_with_one_output
-from ampjax.ir.control_nodes import Key, StateFn
 from ampjax.ir.graph import current_graph
 from ampjax.ir.nodes import infer
-from ampjax.ir.payload_nodes import RouteBy
-from ampjax.ir.state import State
+from ampjax.ir.ops import control_nodes
+from ampjax.ir.ops.join_keys import Key
+from ampjax.ir.ops.payload_nodes import RouteBy
+from ampjax.ir.state import State, StateFn
 from ampjax.ir.wires import Wire
 
 

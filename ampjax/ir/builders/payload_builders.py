@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import GraphError
-from ampjax.ir.bodies import Body, accepts, parameterised, parameterless
+from ampjax.ir.bodies import Body, accepts, argument_names, parameterised, parameterless, port_names
 from ampjax.ir.builders.add_node import add_with_one_output
 from ampjax.ir.builders.shared_params import check_no_table, check_sharing, find_owner, options_at_table, shared_options
-from ampjax.ir.control_nodes import Key
 from ampjax.ir.graph import current_graph
 from ampjax.ir.nodes import WEIGHTS, NodeOptions
-from ampjax.ir.payload_nodes import Compute, Loss, argument_names, port_names
+from ampjax.ir.ops.join_keys import Key
+from ampjax.ir.ops.payload_nodes import Compute, Loss
 from ampjax.ir.wires import Wire
 
 

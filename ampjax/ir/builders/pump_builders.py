@@ -12,7 +12,7 @@ import numpy as np
 from ampjax.errors import GraphError
 from ampjax.ir.builders.add_node import add_with_one_output
 from ampjax.ir.graph import current_graph
-from ampjax.ir.payload_nodes import Pump, Sink
+from ampjax.ir.ops.payload_nodes import Pump, Sink
 from ampjax.ir.wires import Wire, WireType
 
 

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from ampjax.errors import GraphError
-from ampjax.ir import control_nodes
 from ampjax.ir.builders.add_node import add_with_one_output
-from ampjax.ir.control_nodes import StateFn
 from ampjax.ir.graph import current_graph
-from ampjax.ir.payload_nodes import Collect, Reduce
-from ampjax.ir.state import State
+from ampjax.ir.ops import control_nodes, ragged_nodes
+from ampjax.ir.ops.payload_nodes import Collect, Reduce
+from ampjax.ir.state import State, StateFn
 from ampjax.ir.wires import Wire
 
 
@@ -49,7 +48,7 @@ def repeat(wire: Wire, count: StateFn, name: str | None = None) -> Wire:
     Raises:
       GraphError: If the function does not work on the states, or the wire is ragged already.
     """
-    return add_with_one_output(control_nodes.Repeat(count), (wire,), name=name)
+    return add_with_one_output(ragged_nodes.Repeat(count), (wire,), name=name)
 
 
 def group(
@@ -86,7 +85,7 @@ def group(
             "Leave the opener out: then the members' states give the size.",
         )
     wires = (wire,) if opener is None else (wire, opener)
-    return add_with_one_output(control_nodes.Group(key, size, order, opener is not None), wires, name=name)
+    return add_with_one_output(ragged_nodes.Group(key, size, order, opener is not None), wires, name=name)
 
 
 def ungroup(
@@ -115,7 +114,7 @@ def ungroup(
             "ungroup", "either `field` or `state`", "both" if field else "neither", "Say how the rows' states differ."
         )
     make = state if state is not None else _SetField(str(field))
-    return add_with_one_output(control_nodes.Ungroup(make), (wire,), name=name)
+    return add_with_one_output(ragged_nodes.Ungroup(make), (wire,), name=name)
 
 
 def distribute(wire: Wire, topology: Wire, n: int, name: str | None = None) -> tuple[Wire, ...]:
@@ -133,7 +132,7 @@ def distribute(wire: Wire, topology: Wire, n: int, name: str | None = None) -> t
     Raises:
       GraphError: If the wire is not ragged, or `topology` is not the wire of a topology pump.
     """
-    return current_graph().add(name, control_nodes.Distribute(n), (wire, topology), n).outputs
+    return current_graph().add(name, ragged_nodes.Distribute(n), (wire, topology), n).outputs
 
 
 def collect(wires: Sequence[Wire], topology: Wire, name: str | None = None) -> Wire:

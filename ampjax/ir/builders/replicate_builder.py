@@ -8,8 +8,8 @@ from typing import Any
 from ampjax.errors import GraphError
 from ampjax.ir.builders.control_builders import cond, phi
 from ampjax.ir.builders.payload_builders import NodeBuilder
-from ampjax.ir.control_nodes import StateFn
 from ampjax.ir.graph import Graph, current_graph
+from ampjax.ir.state import StateFn
 from ampjax.ir.wires import Wire
 
 

@@ -16,6 +16,7 @@ from ampjax.optim.transform import transform
 def bounded_staleness(tx: optax.GradientTransformation, most: float) -> optax.GradientTransformationExtraArgs:
     """Ignores gradients whose staleness is above a bound: neither parameters nor the transform's state change.
 
+    An update of a node has one staleness, the mean over its gradient rows, so it is made as a whole or not at all.
     Stale synchronous parallel training (Ho et al. 2013) makes fast workers wait instead; `Trainer(max_staleness=...)` bounds staleness without
     ignoring gradients. Memory: none.
 

@@ -1,4 +1,4 @@
-"""The extra arguments that remedies need: checked, with an error that says who passes them."""
+"""What remedies need besides the gradients, the staleness and the parameters: checked, with an error that says who passes them."""
 
 from __future__ import annotations
 

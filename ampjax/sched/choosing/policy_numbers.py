@@ -12,7 +12,8 @@ NUMBERS: dict[Policy, int] = {
     wavefront: c.WAVEFRONT,
     one_forward_one_backward: c.ONE_FORWARD_ONE_BACKWARD,
 }
-"""`loops.choose` branches on these numbers. A new number needs a branch there; without one it has the order of `backward_first`."""
+"""`loops.choose` branches on these numbers: `rank` for an order of queues, `choose` for letting workers wait. A new number (the next one, in
+`sched.columns`) needs its branch in one of them; without one it has the order of `backward_first`."""
 
 BY_ASKING = -1
 """The number of any other policy, which has to be called."""

@@ -15,7 +15,7 @@ VIEW_COLUMNS = c.UNDER_WAY, c.ITEMS, c.ITEM_ROWS, c.MAX_ROWS, c.LONGEST, c.SINCE
 
 
 class Queue:
-    """A queue as policies see it. It is valid until the next event.
+    """A queue as policies see it: messages of one stage that can be dispatched together in one direction. It is valid until the next event.
 
     Args:
       plan: The plan.
@@ -25,11 +25,11 @@ class Queue:
     Attributes:
       stage, direction: The stage that its messages wait for, and the direction of their dispatch.
       backward: Whether its dispatch computes gradients: it holds backward messages, or messages of a loss.
-      items: The number of messages that wait.
+      items: The number of messages in it.
       rows: The number of their rows.
       max_rows: The number of rows of a full dispatch.
       ready: The number of rows that one dispatch can take: `rows`, but at most `max_rows`.
-      born: When it began to wait: the number of the dispatch that made its first message ready.
+      born: The age of its first message, which is the next to go: the number of the dispatch that made that message ready.
       longest: The largest number of messages that have waited at once.
       under_way: For a forward queue: messages of the stage that have been dispatched forward but not yet backward.
     """

@@ -1,4 +1,13 @@
-"""Dispatch policies: small pure functions that choose which of a worker's ready queues goes next. Users can pass their own."""
+"""Dispatch policies: small pure functions that choose which of a worker's ready queues goes next. Users can pass their own.
+
+To add one of ours: a function with `@Ranked`, from a queue (`choosing/queue_views.py` says what it shows) to a rank, or a `Policy`; and
+
+* its name in `POLICIES` below, by which tests of the scheduler find it, and in the docstring of `train/settings.py`;
+* as every public name, a place in `ampjax/__init__.py`, `docs/reference/training.md` and `tests/docs/test_exports.py`, and a row in
+  `docs/concepts/asynchrony.md`;
+* if it is to be compiled, a number in `choosing/policy_numbers.py` and its order in `loops/choose.py`: in `rank`, or in `choose` if it lets
+  workers wait. Without a number it is called as a user's policy is, which is right but slower.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +23,23 @@ if TYPE_CHECKING:
     from ampjax.sched.choosing.queue_views import Queue
 
 Policy = Callable[[Sequence["Queue"], int], "Queue | None"]
-"""`policy(queues, now)`: chooses among queues that are not empty and can be dispatched; `now` is the number of the next dispatch.
+"""`policy(queues, now)`: chooses among a worker's queues that are not empty and can be dispatched; `now` is the number of the next dispatch.
 
-None lets the worker wait; the policy is asked again when something has moved. If all workers would wait, `backward_first` decides."""
+The queues come in the order in which they ceased to be empty. None lets the worker wait; the policy is asked again when something has moved. If
+all workers would wait, `backward_first` decides."""
 
 Rank = tuple[int, ...]
 """Compared item by item; the lowest goes first."""
 
 
 class Ranked:
-    """A policy that takes the queue of the lowest rank; among equals, the one that has waited longest.
+    """A policy that takes the queue of the lowest rank; among equals, the one that ceased to be empty first.
 
-    A rank depends on its queue alone. So a worker with a thousand queues need not rank all of them again, only those that have changed.
+    A worker with a thousand queues need not rank all of them again, only those that messages have come to or left.
 
     Args:
-      rank: From a queue to its rank; it changes only when messages come or go.
+      rank: From a queue to its rank. It must depend on nothing but that queue, and not on its `under_way`, which also changes while none of its
+        messages comes or goes.
     """
 
     def __init__(self, rank: Callable[[Queue], Rank]):
@@ -82,9 +93,9 @@ def balanced(q: Queue) -> Rank:
     """The default policy: most ready rows first; a backward row counts as one and a half, and waiting counts, too.
 
     Large dispatches cost less per row. Backward messages free memory, let the controller admit instances and keep staleness low.
-    A queue whose oldest message has waited for `n` dispatches counts as if it had `n / 4` more rows, so that no queue waits for ever. With
-    every dispatch all queues have waited for one more; so the difference between two queues depends only on when each began to wait, and a
-    rank need not be updated.
+    A queue whose first message has waited for `n` dispatches counts as if it had `n / 4` more rows, so that no queue waits for ever. With
+    every dispatch all queues have waited for one more; so the difference between two queues depends only on when their first messages
+    became ready, and a rank need not be updated.
 
     Args:
       q: A queue.
@@ -137,6 +148,7 @@ POLICIES: dict[str, Policy] = {
     "wavefront": wavefront,
     "one_forward_one_backward": one_forward_one_backward,
 }
+"""The policies that the setting `policy` knows by name."""
 
 
 def find_policy(policy: str | Policy) -> Policy:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ampjax.ir.control_nodes import Group
 from ampjax.ir.nodes import Node
+from ampjax.ir.ops.ragged_nodes import Group
 from ampjax.plan.planner import Plan, input_wires
 from ampjax.plan.stages import Stage
 from ampjax.unfold.incomplete import Waiting

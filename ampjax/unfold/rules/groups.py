@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ampjax.errors import MessageError
-from ampjax.ir.control_nodes import Group
+from ampjax.ir.ops.ragged_nodes import Group
 from ampjax.ir.state import HANDLE, INSTANCE, Layout, State, apply, column
 from ampjax.plan.stages import Stage
 from ampjax.unfold.rules.key_numbers import KeyNumbers

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ampjax.ir.control_nodes import Key
+from ampjax.ir.ops.join_keys import Key
 from ampjax.ir.state import HANDLE, Layout, State, apply, column
 
 DIRECT_LIMIT = 1 << 18

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ampjax.errors import MessageError
-from ampjax.ir.control_nodes import Bcast, Cond, Distribute, Flatmap, Isu, Phi, Relabel, Repeat, Ungroup
 from ampjax.ir.instances import Topology
 from ampjax.ir.nodes import Node
+from ampjax.ir.ops.control_nodes import Bcast, Cond, Flatmap, Isu, Phi, Relabel
+from ampjax.ir.ops.ragged_nodes import Distribute, Repeat, Ungroup
 from ampjax.ir.state import HANDLE, Layout, State, apply, column, columns_of
 from ampjax.plan.stages import ControlStep, StagePort, Targets
 from ampjax.unfold.rules.message_columns import MessageTable
@@ -46,7 +47,11 @@ MOST_CONTROL_NODES = 100_000
 Deliver = Callable[[StagePort, MessageBatch], None]
 
 Parts = list[tuple[int, MessageBatch]]
-"""The results of a control node: numbers of outputs, with the messages there."""
+"""What a control node's handler gives: numbers of outputs, with the messages there.
+
+A handler gets one message at least. An output that gets none may be left out or get an empty batch, and an output may occur twice. A message
+keeps its number as long as it keeps its rows; for others of them, `MessageTable.view` gives a new number. Rows that are sent nowhere are
+answered as those that nobody consumes."""
 
 
 class Router:

@@ -104,7 +104,7 @@ def _measure(text: str, size: float) -> float:
 
 
 def _box(axes: Axes, place: Place, node: Node) -> None:
-    colours = family(node.kind)
+    colours = family(node.kind, node.is_control)
     style = {"facecolor": colours.fill, "edgecolor": _EDGE, "linewidth": 0.8, "zorder": 3}
     left, right, w, h = place.x - place.width / 2, place.x + place.width / 2, place.width, place.height
     if node.kind == "Cond":
@@ -196,10 +196,11 @@ def _legend(axes: Axes, entries: list[Entry], cell: float, columns: int, top: fl
 
 def _entries(plan: Layout, notes: Notes | None) -> list[Entry]:
     """The colours of the kinds that occur, and what they mean; and those of the times, if there are any."""
-    kinds = {place.node.kind for place in plan.places if place.node}
+    nodes = [place.node for place in plan.places if place.node]
+    families = {node.kind: family(node.kind, node.is_control) for node in nodes}
     entries: list[Entry] = []
     for f in FAMILIES:
-        here = sorted(kind for kind in kinds if family(kind) is f)
+        here = sorted(kind for kind, own in families.items() if own is f)
         text = "PPT · number of parameters" if here == ["PPT"] else ", ".join(here)
         entries += [(f.fill, text)] if here else []
     if notes is not None:

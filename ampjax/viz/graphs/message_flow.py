@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from ampjax.ir.graph import Graph
 from ampjax.ir.nodes import Node
+from ampjax.ir.ops.control_nodes import Bcast
+from ampjax.ir.ops.op_classes import ControlOp
 from ampjax.ir.wires import Wire
 from ampjax.trace.trace import Trace, duration
 
@@ -72,17 +74,17 @@ def _wires(node: Node) -> list[Wire]:
 
 
 def _spread(graph: Graph, known: dict[WireKey, int]) -> dict[WireKey, int]:
-    """Adds wires between control nodes, as far as these pass on as much as they get."""
+    """Adds wires between control nodes that send on as much as they get: each message once, or once to each output."""
     known = dict(known)
     while True:
         before = len(known)
         for node in graph.nodes.values():
             into = [(w.source.name, w.port) for w in node.inputs if w is not None]
             out = [(w.source.name, w.port) for w in node.outputs]
-            if node.kind in ("Isu", "Relabel", "Bcast"):
+            if isinstance(node.op, Bcast):
                 sides = [(into, [key]) for key in out]
             else:
-                sides = [(into, out)] if node.kind in ("Phi", "Cond") else []
+                sides = [(into, out)] if isinstance(node.op, ControlOp) and node.op.sends_exactly_one else []
             for one, other in sides:
                 _solve(one, other, known)
                 _solve(other, one, known)

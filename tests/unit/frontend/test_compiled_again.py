@@ -11,7 +11,6 @@ from support.parity import ours
 
 import ampjax as amp
 from ampjax.engine.kernels.shared_kernels import KERNELS
-from ampjax.ir.control_nodes import CONTROL
 
 SPEC = {"words": "int32[w]", "x": "float32[w,3]", "y": "float32[]"}
 
@@ -122,5 +121,5 @@ def test_a_rule_of_the_users_own_for_gradients_is_kept() -> None:
 
 def test_control_nodes_are_the_same_as_well() -> None:
     one, other = (amp.compile(model(), parameters(), SPEC).graph.nodes for _ in range(2))
-    kinds = lambda nodes: {name: node.kind for name, node in nodes.items() if isinstance(node.op, CONTROL)}
+    kinds = lambda nodes: {name: node.kind for name, node in nodes.items() if node.is_control}
     assert kinds(one) == kinds(other) and len(kinds(one)) > 4

@@ -172,7 +172,7 @@ def empty_graph():
 def node_in_a_closed_graph():
     with amp.Graph() as g:
         end(pump())
-    g.add("late", amp.ir.payload_nodes.Sink(), (), 0)
+    g.add("late", amp.ir.ops.payload_nodes.Sink(), (), 0)
 
 
 def connect_in_a_closed_graph():

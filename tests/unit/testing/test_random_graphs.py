@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.effort import FULL
 
-from ampjax.ir.payload_nodes import Sink
+from ampjax.ir.ops.payload_nodes import Sink
 from ampjax.testing import init_params, random_case, reference
 
 pytestmark = pytest.mark.slow

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import GraphError, MessageError
 from ampjax.ir.bodies import Body
-from ampjax.ir.control_nodes import Key, StateFn, check_key, require_topology, tried
-from ampjax.ir.state import State, apply, column, sample
+from ampjax.ir.ops.body_shapes import eval_body, eval_shapes, metric_shapes, structure
+from ampjax.ir.ops.join_keys import Key, check_join
+from ampjax.ir.ops.op_classes import Op, PayloadOp
+from ampjax.ir.ops.ragged_nodes import require_topology
+from ampjax.ir.ops.state_trials import tried
+from ampjax.ir.state import State, StateFn, apply, column, sample
 from ampjax.ir.wires import WireType
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Pump:
+class Pump(Op):
     """A source that the controller feeds. `topology` pumps hold an instance's integer maps and stay on the host."""
 
     kind: ClassVar[str] = "Pump"
@@ -42,7 +44,7 @@ class Pump:
 
 
 @dataclass(frozen=True)
-class Compute:
+class Compute(PayloadOp):
     """A row-wise payload transform: PPT, NPT, Concat or Split.
 
     Args:
@@ -77,7 +79,7 @@ class Compute:
             raise GraphError(
                 f"node `{node.name}`",
                 f"{self.n_out} output array(s)",
-                f"{_structure(out)}",
+                f"{structure(out)}",
                 "Return an array, or a tuple and say `outputs=`.",
             )
         return tuple(WireType(tuple(o.shape), np.dtype(o.dtype), fields, types[0].ragged) for o in outs)
@@ -88,7 +90,7 @@ def _first(params: Any, payload: Any, choice: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class RouteBy:
+class RouteBy(PayloadOp):
     """Reads small integer payloads back to the host and puts them into the state, so that control can depend on payloads.
 
     The payload of port 0 goes on as it is; port 1 holds what is read: one integer, or one for each name.
@@ -170,7 +172,7 @@ class RouteBy:
 
 
 @dataclass(frozen=True)
-class Loss:
+class Loss(PayloadOp):
     """A loss: it starts the backward pass. Its body gives a scalar, or a scalar and a dictionary of metrics, per row."""
 
     kind: ClassVar[str] = "Loss"
@@ -196,7 +198,7 @@ class Loss:
 
 
 @dataclass(frozen=True)
-class Reduce:
+class Reduce(PayloadOp):
     """A ragged message becomes one row: `function(rows, segment_ids, n_segments)`.
 
     Args:
@@ -229,19 +231,19 @@ class Reduce:
             )
         rows = jax.ShapeDtypeStruct((3, *types[0].shape), types[0].dtype)
         ids = jax.ShapeDtypeStruct((3,), np.int32)
-        out = _eval(node, types, lambda r, i: self.function(r, i, 2), rows, ids)
+        out = eval_shapes(node, types, lambda r, i: self.function(r, i, 2), rows, ids)
         if not hasattr(out, "shape") or out.shape[:1] != (2,):
             raise GraphError(
                 f"node `{node.name}`",
                 "one row per segment, [n_segments, ...]",
-                f"{_structure(out)}",
+                f"{structure(out)}",
                 "Use a segment operation such as `jax.ops.segment_sum`.",
             )
         return (WireType(tuple(out.shape[1:]), np.dtype(out.dtype), types[0].fields),)
 
 
 @dataclass(frozen=True)
-class Collect:
+class Collect(PayloadOp):
     """Adds the rows of several ragged messages into one, by the instance's topology (ICLR version, figure 3).
 
     The last port is the topology pump. Output row `v` is the sum of all input rows whose `scatter` is `v`.
@@ -277,7 +279,7 @@ class Collect:
 
 
 @dataclass(frozen=True)
-class Sink:
+class Sink(PayloadOp):
     """An end: what arrives is handed to the user by `predict`, and answered with a zero gradient in training."""
 
     kind: ClassVar[str] = "Sink"
@@ -293,214 +295,3 @@ class Sink:
           Nothing, as a sink has no output.
         """
         return ()
-
-
-def check_join(node: Node, types: tuple[WireType, ...], join: Key) -> tuple[str, ...]:
-    """Checks that the inputs can be joined.
-
-    Args:
-      node: The node.
-      types: What its inputs carry, by port.
-      join: What makes messages belong together.
-
-    Returns:
-      The state fields of the result: those of port 0.
-
-    Raises:
-      GraphError: If a topology came where payload belongs, ragged and ordinary messages meet, or the states don't fit the key.
-    """
-    for port, wire in enumerate(types):
-        if wire.topology:
-            raise GraphError(
-                f"node `{node.name}`, port {port}",
-                "a payload",
-                f"the topology pump `{node.source_name(port)}`",
-                "Topologies drive distribute and collect only.",
-            )
-        if wire.ragged != types[0].ragged:
-            raise GraphError(
-                f"node `{node.name}`, port {port}",
-                f"{'a ragged' if types[0].ragged else 'an ordinary'} message, as on port 0",
-                f"{wire.payload} from `{node.source_name(port)}`",
-                "Use `amp.repeat` to copy a row to every row of a ragged message.",
-            )
-        if join is None and not wire.same_schema(types[0]):
-            raise GraphError(
-                f"node `{node.name}`, port {port}",
-                f"the state fields {sorted(types[0].fields)}, as on port 0 from `{node.source_name(0)}`",
-                f"{sorted(wire.fields)} from `{node.source_name(port)}`",
-                "Pump the missing fields, or say which fields to join on with `join=(...)`.",
-            )
-        check_key(node, port, join, wire)
-    return types[0].fields
-
-
-def eval_body(node: Node, body: Body, types: tuple[WireType, ...]) -> Any:
-    """Evaluates the shapes of a body's result for one row.
-
-    Args:
-      node: The node.
-      body: Its body.
-      types: What its inputs carry, by port.
-
-    Returns:
-      The result as a pytree of `jax.ShapeDtypeStruct`.
-
-    Raises:
-      GraphError: If the body does not take these payloads; names the port where that can be told.
-    """
-    if (known := getattr(getattr(body.apply, "function", body.apply), "results", None)) is not None:
-        return known  # a body that was traced for these payloads
-    structs = [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in types]
-    _check_features(node, body, types)
-    params = init_shapes(node, body)
-    key = {"key": jax.eval_shape(lambda: jax.random.key(0))} if body.rng else {}
-    return _eval(node, types, lambda p, *xs, **k: body.apply(p, *xs, **k), params, *structs, **key)
-
-
-def init_shapes(node: Node, body: Body) -> Any:
-    """Evaluates the shapes of a body's parameters.
-
-    Args:
-      node: The node, for errors.
-      body: Its body.
-
-    Returns:
-      The parameters as a pytree of `jax.ShapeDtypeStruct`; `()` where there are none.
-
-    Raises:
-      GraphError: If `init` fails.
-    """
-    try:
-        return body.param_shapes
-    except Exception as error:
-        raise GraphError(
-            f"node `{node.name}`, parameters",
-            "an init function of a PRNG key that gives a pytree of arrays",
-            f"{type(error).__name__}: {error}",
-            "Mend the init function.",
-        ) from error
-
-
-def metric_parts(out: Any) -> tuple[Any, Mapping[str, Any]]:
-    """Takes a loss body's result apart.
-
-    Args:
-      out: What the body gave: a loss, or a loss and its metrics.
-
-    Returns:
-      The loss, and the metrics by name.
-    """
-    return out if isinstance(out, tuple) and len(out) == 2 and isinstance(out[1], Mapping) else (out, {})
-
-
-def metric_shapes(node: Node, out: Any) -> dict[str, bool]:
-    """Checks what a loss's body gives, and lists its metrics.
-
-    Args:
-      node: The node, for errors.
-      out: The body's result, as shapes.
-
-    Returns:
-      By metric name, whether it is a pair (sum, count).
-
-    Raises:
-      GraphError: If the loss is not a float scalar, or a metric is neither a scalar nor a pair of scalars.
-    """
-    loss, metrics = metric_parts(out)
-    if not hasattr(loss, "shape") or loss.shape != () or not jnp.issubdtype(loss.dtype, jnp.floating):
-        raise GraphError(
-            f"node `{node.name}`",
-            "a scalar float loss, or (loss, {name: metric})",
-            f"{_structure(out)}",
-            "Reduce the loss to one number per message, for example with `.mean()`.",
-        )
-    result = {}
-    for name, value in metrics.items():
-        parts = value if isinstance(value, tuple) else (value,)
-        if len(parts) > 2 or any(not hasattr(p, "shape") or p.shape != () for p in parts):
-            raise GraphError(
-                f"node `{node.name}`, metric `{name}`",
-                "a scalar, or a pair (sum, count) of scalars",
-                f"{_structure(value)}",
-                "Reduce it to one number per message.",
-            )
-        result[name] = len(parts) == 2
-    return result
-
-
-def argument_names(function: Any, skip: int) -> list[str]:
-    """The names of a body's positional arguments after the first `skip`; empty where they can't be told.
-
-    Args:
-      function: A body.
-      skip: How many arguments to leave out: 1 for the parameters.
-
-    Returns:
-      The names; empty where the signature can't be read.
-    """
-    function = getattr(function, "function", function)
-    try:
-        names = [
-            p.name
-            for p in inspect.signature(function).parameters.values()
-            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-        ]
-    except (TypeError, ValueError):
-        names = []
-    return names[skip:]
-
-
-def port_names(function: Any, n: int, skip: int) -> list[str]:
-    """The names of a body's input ports, from its signature where that has them.
-
-    Args:
-      function: A body.
-      n: Number of ports.
-      skip: How many arguments to leave out: 1 for the parameters.
-
-    Returns:
-      `n` names: those of the arguments, or numbers where the signature does not have them.
-    """
-    names = argument_names(function, skip)[:n]
-    return names if len(names) == n else [str(i) for i in range(n)]
-
-
-def _check_features(node: Node, body: Body, types: tuple[WireType, ...]) -> None:
-    """Layers of `ampjax.nn` say how many features they take: the most common mistake gets the clearest message."""
-    expected = getattr(body.apply, "n_in", None)
-    if expected is None or not types:
-        return
-    shape = types[0].shape
-    if not shape or shape[-1] != expected:
-        wanted = (*shape[:-1], expected)
-        raise GraphError(
-            f"node `{node.name}`, port 0",
-            f"a payload of shape {wanted} {types[0].dtype}",
-            f"{shape} {types[0].dtype} from node `{node.source_name(0)}`",
-            f"Give `{node.source_name(0)}` {expected} features, or put a Linear({shape[-1] if shape else 1}, {expected}) between them.",
-        )
-
-
-def _eval(node: Node, types: tuple[WireType, ...], function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    try:
-        return jax.eval_shape(function, *args, **kwargs)
-    except Exception as error:
-        came = (
-            ", ".join(f"port {i}: {t.payload} from `{node.source_name(i)}`" for i, t in enumerate(types)) or "no inputs"
-        )
-        text = str(error).strip().splitlines()
-        raise GraphError(
-            f"node `{node.name}`",
-            "payloads that its body takes",
-            f"{came}; the body raised {type(error).__name__}: {text[0] if text else ''}",
-            "Mend the body, or what feeds it.",
-        ) from error
-
-
-def _structure(out: Any) -> str:
-    return str(jax.tree.map(lambda o: f"{o.dtype}{list(o.shape)}" if hasattr(o, "shape") else type(o).__name__, out))
-
-
-PAYLOAD = (Compute, RouteBy, Loss, Reduce, Collect, Sink)
-"""The kinds of nodes that payloads come to; a pump is none, as nothing comes to it."""

@@ -1,0 +1,71 @@
+"""The base classes of what a node does, and how to add a node of either sort."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from ampjax.ir.nodes import Node
+    from ampjax.ir.wires import WireType
+
+
+class Op(ABC):
+    """What a node does."""
+
+    @abstractmethod
+    def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
+        """Infers the types of the outputs, and tries users' functions on samples or shapes, so that mistakes show when a graph is built.
+
+        Args:
+          node: The node, for its name and sources in errors.
+          types: What its inputs carry, by port.
+
+        Returns:
+          What each output carries.
+
+        Raises:
+          GraphError: If the node can't take its inputs.
+        """
+
+
+class ControlOp(Op):
+    """What a control node does: it reads states and never a payload.
+
+    Before you add one, see whether those that are there do it together: a node that drops messages is a `cond` and a `discard`, one that
+    makes several of one is a `flatmap`. `Relabel` is the smallest example. A new one needs:
+
+    1. A frozen dataclass in `ops/control_nodes.py` or `ops/ragged_nodes.py`, with state functions and numbers as its fields, and `infer`.
+    2. A handler in `Router.handlers` (`unfold/rules/routes.py`): what it does to columns of messages. `Parts` there is the contract.
+    3. A case in `Run._consume` (`testing/interpreter.py`): what it means for a single message. Tests compare all else with this. (Only a
+       node that in the paper finds its way back by the state alone has it in `Run._step`, and one in `testing/way_back.py`.)
+    4. A builder in `ir/builders`, exported there and in `ampjax/__init__.py`; with a line in `docs/reference/graphs.md`, in the table of
+       `docs/concepts/messages.md` and in the pinned names of `tests/docs/test_exports.py`.
+    5. An entry in `KINDS` of `tests/support/node_kinds.py`, by which tests find it.
+
+    Everything else follows from the attributes below, whose defaults are safe.
+
+    Attributes:
+      kind: The node's kind, as texts and pictures show it. `utils/colours.py` may give it another colour than other control nodes have.
+      sends_exactly_one: Whether every message that comes in leaves by exactly one output, exactly once and with the rows that it had. Plans
+        rely on it: if all messages of a stage have exactly one consumer, their adjoint rows need not start from zero (`plan/consumers.py`). So
+        if it is wrongly True, a dropped message has the gradient of an earlier one, and of two copies one gradient is lost.
+      function_name: What errors call its state function.
+    """
+
+    kind: ClassVar[str]
+    sends_exactly_one: ClassVar[bool] = False
+    function_name: ClassVar[str] = "f"
+
+
+class PayloadOp(Op):
+    """What a payload node does: it computes with rows.
+
+    First see whether a row-wise function does it, as an `npt`: that needs no new node. `Reduce` is the smallest example. A new one needs:
+
+    1. A frozen dataclass in `ops/payload_nodes.py` with `infer`, a `kind` as control nodes have it, and `join` (`join_keys.Key`) if what makes the
+       messages of several ports belong together is not their whole state.
+    2. A kind of stage that runs it: `plan/stage_kinds.py` says how to add one; `KIND_OF` (`plan/planner.py`) maps the class to it.
+    3. A case in `Run._consume` (`testing/interpreter.py`), or in `_join` there if it has several ports: what it means for a single message.
+    4. A builder and an entry in `KINDS`, as for a control node (4. and 5. there). It looks like an `npt` unless `utils/colours.py` has its kind.
+    """
