@@ -123,7 +123,7 @@ class Messages:
     Args:
       payload: `[m, *shape]`, a row per message; for a ragged pump `[sum(sizes), *shape]`; for a topology pump a list of `Topology`.
       instance: `[m]`: which instance each message belongs to, as a position in the `ids` that `gather` was asked for, not as one of these.
-      fields: State columns by name, each `[m]` or a scalar.
+      fields: Integer state columns by name, each `[m]` or a scalar.
       sizes: For ragged pumps, `[m]`: rows of each message.
     """
 

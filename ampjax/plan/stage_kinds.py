@@ -25,8 +25,8 @@ class StageKind:
       is_dispatched: Whether it runs on a device. If not, the stage is only control, and its rows are those of its producers.
       runs_row_bodies: Whether all its nodes have a body, the user's function of a single row. They become one function by
         `stage_program.make_program`, and their kernels can be looped over several dispatches.
-      writes_gradients: Whether its backward kernel writes an input's gradient where `Stage.sole` says so. If False it adds it everywhere, as every
-        kernel may: then adjoint rows start from zero.
+      writes_gradients: Whether its backward kernel writes an input's gradient where `Stage.sole` says so. If False, `sole` is never set, and it
+        adds them, which is always right: adjoint rows then start from zero.
       sums_segments: Whether its output rows are sums of segments of its input rows.
       by_topology: Whether a topology says which rows it sends and adds up, so that it may make more or fewer rows than it takes.
       starts_backward: Whether its forward dispatch also computes gradients: a loss.

@@ -135,7 +135,7 @@ class Run:
         """Handles one message.
 
         A cond, bcast, isu or phi passes it on, since the paper's nodes would find the way back through it by the state. All others make new
-        messages (`_consume`), once the way back to where this one was made has been checked.
+        messages (`_consume`), after this one's way back to its maker has been checked.
         """
         op, where, state = node.op, f"node `{node.name}`", message.state
         self.results.messages[node.name] += 1

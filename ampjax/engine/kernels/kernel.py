@@ -7,15 +7,15 @@ registered nowhere: the runner of a stage (`engine/kinds`) makes it and calls it
     def double(wiring: Wiring) -> Kernel:
         @jitted("values")                      # any arguments, some of them donated; or `@kernel`, with the four below
         def double(values, read, slots): ...
-        return double                          # the runner calls `double(wiring).once(values, read, slots)`
+        return double                          # the runner keeps `k = double(wiring)` and calls `k.once(values, read, slots)`
 
 What a `@kernel` takes and returns:
 
     kernel(params, donated, read, per_dispatch) -> donated
 
 `params` are the stage's parameters, a pytree for each parameterised node. `donated` are the arrays that the kernel changes in place; it
-returns them. `read` are the arrays that it only reads. `per_dispatch` are the arrays that differ from dispatch to dispatch. In return it can
-be looped, and `StageArrays.call` calls it. A `@jitted` function is called as the runner likes.
+returns them. `read` are the arrays that it only reads. `per_dispatch` are the arrays that differ from dispatch to dispatch. In return, with
+`loops=True`, it can be looped, and `StageArrays.call` calls it. A `@jitted` function is called as the runner likes.
 
 The caller passes plain tuples; inside the kernel they have names. A call takes 12 us; with named tuples it would take 1.2 us longer, with
 dataclasses 3.6 us (the least of 25 times 2,000 calls on a CPU). Parameters come first: if they are donated and came after other donated

@@ -1,4 +1,4 @@
-"""Rows written into an array at slots, in place where the array is donated.
+"""Rows read and written at slots of an array, in place where the array is donated.
 
 XLA rewrites the scatter of a single row into a choice between the whole array with the row and the whole array without it, in case the
 slot is outside, and copies the array before. A dispatch of one row would then cost as much as copying everything in flight. So a single row

@@ -93,7 +93,7 @@ KERNELS = SharedKernels()
 
 
 def shared(make: Callable[..., Kernel]) -> Callable[..., Kernel]:
-    """Makes a function return the same kernel for equal arguments, as long as the kernel is kept.
+    """Makes a function return the same kernel for equal arguments, as long as someone keeps it, and a while longer.
 
     Args:
       make: Makes a kernel from hashable arguments. All that the kernel depends on must be among them.

@@ -27,10 +27,10 @@ class Wiring:
     """The arenas of a stage's ports and outputs, and how their gradients are stored.
 
     Args:
-      ports: For each port, the place of its arena among a kernel's arenas, those of outputs first; None for host ports.
+      ports: For each port, its arena's place in `(*values, *read)`, the arenas that a kernel is given; None for host ports.
       outputs: For each output, the place of its arena.
       sole: For each port, whether its stage is the only consumer of its messages: it then writes their gradients, and else adds to them.
-      written: For each output, whether its messages have such a consumer, so that adjoint rows need not start from zero.
+      written: For each output, whether its messages have a sole consumer, so that adjoint rows need not start from zero.
     """
 
     ports: tuple[int | None, ...]

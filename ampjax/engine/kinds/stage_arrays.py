@@ -70,7 +70,7 @@ class StageArrays:
     # -- arenas
 
     def outputs(self) -> tuple[Arrays, Arrays, Arrays]:
-        """The values and the adjoint rows of the outputs' arenas, and the values of the arenas that are only read."""
+        """The values and the adjoint rows (None for integers) of the outputs' arenas, and the values of the arenas that are only read."""
         a = self._arenas
         values, grads = a.values, a.grads
         return (
@@ -86,7 +86,7 @@ class StageArrays:
             a.values[key], a.grads[key] = value, grad
 
     def everything(self) -> tuple[Arrays, Arrays]:
-        """The values and the adjoint rows of all arenas of the stage."""
+        """The values and the adjoint rows (None for integers) of all arenas of the stage."""
         values, grads = self._arenas.values, self._arenas.grads
         return tuple([values[key] for key in self._keys]), tuple([grads[key] for key in self._keys])
 
@@ -120,7 +120,7 @@ class StageArrays:
     def call(
         self, kernel: Kernel, params: Any, donated: Any, read: Any, launches: Coalesced, scalars: Any = None
     ) -> Any:
-        """Calls a kernel of a row-wise stage for launches: once, or looped.
+        """Calls a `@kernel` for launches: once, or looped if it can be.
 
         Args:
           kernel: The kernel (`kernels.kernel`).
@@ -172,7 +172,7 @@ class StageArrays:
         return self._packs([launch], self.size(launch), 1)[0, N_HEAD : N_HEAD + self._n_sections]
 
     def read(self, launch: Launch, port: int) -> Any:
-        """The rows that arrive at a port, `[r, *shape]` (padded: take the first `n_rows`)."""
+        """The rows that arrive at a port, `[r, *shape]` (perhaps padded: take the first `n_rows`)."""
         key = self._stage.ports[port].arena
         if key[0] == HOST:
             return self._arenas.host[key][launch.in_rows[port]]

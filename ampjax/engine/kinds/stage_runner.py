@@ -20,8 +20,9 @@ Params = tuple[Any, ...]
 class StageRunner(Protocol):
     """Carries out the launches of one stage. A runner must define `forward` and `backward`, and may override the other methods.
 
-    Most runners keep a `StageArrays` (`stage_arrays.py`): it gives a launch's padded slots (`lines`) and the stage's arenas (`outputs`,
-    `everything`), and takes back those that a kernel has changed (`put_outputs`, `put_gradients`).
+    Most runners keep a `StageArrays` (`stage_arrays.py`). Its `call` calls a `@kernel` for launches, with the rows of host ports. It gives the stage's
+    arenas (`outputs`, `everything`) and a launch's padded slots (`lines`), and takes back the arenas that a kernel has changed (`put_outputs`,
+    `put_gradients`).
 
     Attributes:
       stage: The stage.
@@ -33,7 +34,7 @@ class StageRunner(Protocol):
 
     @abstractmethod
     def forward(self, launches: Coalesced, params: Params) -> None:
-        """Computes the outputs of launches, of direction `forward` or `infer`.
+        """Computes the outputs of launches of direction `forward` or `infer`; a launch may have no rows.
 
         Args:
           launches: One, or several that `can_coalesce`.

@@ -1,4 +1,4 @@
-"""Control nodes that send each message on as it is, with its state or another, to one wire or to several.
+"""Control nodes that pass payloads on unchanged, to one wire or to several; the state may change.
 
 Each checks its state functions and infers the type of its outputs. `unfold/rules/routes` applies them to columns of states.
 """

@@ -32,13 +32,14 @@ class Op(ABC):
 class ControlOp(Op):
     """What a control node does: it reads states and never a payload.
 
-    Before you add one, see whether those that are there do it together: a node that drops messages is a `cond` and a `discard`, one that
-    makes several of one is a `flatmap`. `Relabel` is the smallest example. A new one needs:
+    Before you add one, see whether those that are there do it together: one that changes states is a `relabel`, one that drops messages a `cond` and
+    a `discard`, one that makes several of one a `flatmap`. `Relabel` is the smallest example. A new one needs:
 
-    1. A frozen dataclass in `ops/control_nodes.py` or `ops/ragged_nodes.py`, with state functions and numbers as its fields, and `infer`.
+    1. A frozen dataclass in `ir/ops/control_nodes.py` or `ragged_nodes.py`, with state functions and numbers as its fields, and `infer`, whose result
+       says which state fields there are.
     2. A handler in `Router.handlers` (`unfold/rules/routes.py`): what it does to columns of messages. `Parts` there is the contract.
-    3. A case in `Run._consume` (`testing/interpreter.py`): what it means for a single message. Tests compare all else with this. (Only a
-       node that in the paper finds its way back by the state alone has it in `Run._step`, and one in `testing/way_back.py`.)
+    3. A case in `Run._consume` (`testing/interpreter.py`): what it means for a single message. Tests compare all else with this. (Only
+       for the paper's Cond, Bcast, Isu and Phi it is in `Run._step`, with another case in `testing/way_back.py`.)
     4. A builder in `ir/builders`, exported there and in `ampjax/__init__.py`; with a line in `docs/reference/graphs.md`, in the table of
        `docs/concepts/messages.md` and in the pinned names of `tests/docs/test_exports.py`.
     5. An entry in `KINDS` of `tests/support/node_kinds.py`, by which tests find it.
@@ -63,7 +64,7 @@ class PayloadOp(Op):
 
     First see whether a row-wise function does it, as an `npt`: that needs no new node. `Reduce` is the smallest example. A new one needs:
 
-    1. A frozen dataclass in `ops/payload_nodes.py` with `infer`, a `kind` as control nodes have it, and `join` (`join_keys.Key`) if what makes the
+    1. A frozen dataclass in `ir/ops/payload_nodes.py` with `infer`, a `kind` as control nodes have it, and `join` (`join_keys.Key`) if what makes the
        messages of several ports belong together is not their whole state.
     2. A kind of stage that runs it: `plan/stage_kinds.py` says how to add one; `KIND_OF` (`plan/planner.py`) maps the class to it.
     3. A case in `Run._consume` (`testing/interpreter.py`), or in `_join` there if it has several ports: what it means for a single message.

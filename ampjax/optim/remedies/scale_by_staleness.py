@@ -92,7 +92,7 @@ def damp_by_staleness(rate: float = 0.1, cutoff: float = 32.0) -> optax.Gradient
       SettingsError: If the rate is negative, or the cutoff not above 0.
     """
     _require("damp_by_staleness, `rate`", rate, rate >= 0)
-    _require("damp_by_staleness, `cutoff`", min(cutoff, sys.float_info.max), cutoff > 0)
+    _require("damp_by_staleness, `cutoff`", min(cutoff, sys.float_info.max), cutoff > 0)  # infinity is allowed
 
     def scale(staleness: jax.Array) -> jax.Array:
         cosine = jnp.cos(jnp.pi / 2 * jnp.minimum(staleness / cutoff, 1.0))

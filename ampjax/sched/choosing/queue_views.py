@@ -11,7 +11,7 @@ from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import DIRECTIONS
 
 VIEW_COLUMNS = c.UNDER_WAY, c.ITEMS, c.ITEM_ROWS, c.MAX_ROWS, c.LONGEST, c.SINCE
-"""The columns of a queue's line that `Queue.update` gets. All but the first change only when messages come or go."""
+"""The columns of a queue's line that `Queue.update` gets. All but `under_way` change only when messages come or go."""
 
 
 class Queue:
@@ -29,7 +29,7 @@ class Queue:
       rows: The number of their rows.
       max_rows: The number of rows of a full dispatch.
       ready: The number of rows that one dispatch can take: `rows`, but at most `max_rows`.
-      born: The age of its first message, which is the next to go: the number of the dispatch that made that message ready.
+      born: When its first message, the next to go, became ready: the number of the dispatch that made it so, lower for older ones.
       longest: The largest number of messages that have waited at once.
       under_way: For a forward queue: messages of the stage that have been dispatched forward but not yet backward.
     """
