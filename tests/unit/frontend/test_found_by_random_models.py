@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 from support.model_laws import Compiled64
 
 import ampjax as amp
+from ampjax.frontend.rules import foresight
 
 PARAMS = {"a": np.array([0.3, -0.8]), "b": np.array([0.5, 0.2]), "embed": np.linspace(-1, 1, 10).reshape(5, 2)}
 SPEC = {
@@ -164,6 +167,21 @@ def a_carry_of_children_that_forgets_the_one_before(p, s):
 def test_a_graph_computes_what_its_model_computes(model):
     with jax.enable_x64(True):
         compiled = Compiled64(model, PARAMS, SPEC, INSTANCES)
+        compiled.check_direction()
+        compiled.check_gradients()
+
+
+def test_what_chooses_among_carries_after_their_loop_needs_no_word_of_it():
+    """The loop is built by then: it would not go on to the next word."""
+
+    def model(p, s):
+        before = amp.scan(lambda h, word: (h * p["a"] + p["embed"][word], h), s["y"], s["words"])[1]
+        chosen = amp.map(lambda word, h: amp.cond(word > 1, lambda: h * p["b"], lambda: h), s["words"], before)
+        return jnp.sum(amp.sum(chosen))
+
+    instance = {**INSTANCES[0], "words": np.array([1, 2, 3, 0, 1, 4, 2]), "chars": [[0]] * 7}
+    with jax.enable_x64(True), mock.patch.object(foresight, "BITS", 3):
+        compiled = Compiled64(model, PARAMS, SPEC, [instance])
         compiled.check_direction()
         compiled.check_gradients()
 
