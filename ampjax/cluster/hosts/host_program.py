@@ -70,6 +70,8 @@ def _run(job: Job, main: bytes, wire: Wire) -> bool:
     except BaseException:
         driver.fail(traceback.format_exc())
         return False
+    finally:
+        driver.finish()
     return True
 
 

@@ -32,7 +32,7 @@ fails waits for a connection on which to say so."""
 _MOST_BAD = 16
 """So many messages in a row may be damaged or foreign before that is an error. Each time the right one is asked for again."""
 
-_TOLD, _AGAIN, _BYE, _FAILED = "\0told", "\0again", "\0bye", "\0failed"
+_TOLD, _AGAIN, _BYE, _HEARD, _FAILED = "\0told", "\0again", "\0bye", "\0heard", "\0failed"
 _JAX_NOTE = "\n--------------------\nFor simplicity, JAX has removed"
 """Begins what JAX writes below a traceback, and below the error at its end."""
 
@@ -70,7 +70,7 @@ class ZmqChannel:
         self._waker, self._is_polling = Waker(), False
         self._inbox: deque[Message] = deque()
         self._n_bad, self._failure, self._traceback = 0, "", ""
-        self._repeats = False
+        self._repeats, self._is_heard = False, False
         self._ended_at: float | None = None  # when it was first seen that the process at the other end has ended
         self.ending: Callable[[], str | None] = lambda: None
         """Says how the process at the other end has ended; None as long as it has not, or nobody knows."""
@@ -135,6 +135,17 @@ class ZmqChannel:
                 self._pump()
             finally:
                 self._turn.release()
+
+    def finish(self) -> None:
+        """Says that nothing more will be sent, and waits until the other end has got what was, for `_LAST_WORDS_S` at most.
+
+        A process must do so before it ends: where something has come that it has not read, its end would drop what is still under way.
+        """
+        with self._turn, contextlib.suppress(HostError, WireError):
+            self._say(_BYE)
+            self._wait(
+                lambda: self._is_heard or self._line.said_bye or self._line.is_closed, _LAST_WORDS_S, takes=False
+            )
 
     def close(self) -> None:
         """See `Channel.close`."""
@@ -281,7 +292,10 @@ class ZmqChannel:
                 for frames in self._link.unconfirmed(sequence):
                     self._line.send(frames)
             case Message(kind="\0bye"):
+                self._say(_HEARD)
                 self._line.said_bye = True
+            case Message(kind="\0heard"):
+                self._is_heard = True
             case Message(kind="\0failed", text=text):
                 self._traceback = text
 

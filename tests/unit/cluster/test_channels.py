@@ -305,6 +305,28 @@ def test_the_last_message_of_a_process_that_has_ended_comes_before_its_end():
             near.receive(5.0)
 
 
+def test_who_has_finished_knows_that_the_other_end_has_got_everything():
+    """A socket that is closed with something in it that was not read drops what it has not sent: here 10 MB, while the other end confirms some."""
+    with over_zmq(patience=Patience(10, 10)) as (a, b, _):
+        a.send(Message("go"))
+        assert b.receive(10).kind == "go"
+
+        def end():
+            for i in range(60):
+                b.send(Message("row", (i,), arrays=(np.ones(20_000),)))
+            b.finish()
+            b.close()
+
+        ending = threading.Thread(target=end)
+        ending.start()
+        got = [a.receive(10) for _ in range(60)]
+        with pytest.raises(HostDiedError, match="got its end: it has closed the channel"):
+            a.receive(10)
+        ending.join(10)
+        assert [message.numbers[0] for message in got] == list(range(60)) and a.has_ended and not ending.is_alive()
+        a.finish()  # does not wait for who is gone
+
+
 def test_a_wire_is_closed_with_channels_that_are_being_collected():
     """Weak references to a cycle that is garbage are dead before its objects are gone: sockets must be closed all the same."""
 

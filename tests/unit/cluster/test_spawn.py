@@ -113,8 +113,10 @@ def test_a_program_that_fails_and_a_process_that_dies_are_told_apart():
         with pytest.raises(HostError, match="host-0: expected a program without an error, got ValueError: as it") as e:
             hosts[0].channel.receive(20)
         assert "in echo" in e.value.__notes__[0]
-        hosts[2].channel.send(Message("many", (30,), arrays=(np.ones(1000),)))
-        assert [hosts[2].channel.receive(20).numbers[0] for _ in range(30)] == list(range(30))
+        hosts[2].channel.send(
+            Message("many", (60,), arrays=(np.ones(20_000),))
+        )  # more than is on its way when the program ends
+        assert [hosts[2].channel.receive(20).numbers[0] for _ in range(60)] == list(range(60))
         with pytest.raises(HostDiedError):
             hosts[2].channel.receive(20)
         threading.Timer(0.1, hosts[1].kill).start()
