@@ -59,10 +59,12 @@ class Traced:
     Args:
       jaxpr: Its open jaxpr. Its first variables are what it closed over, the others its arguments' leaves.
       results: The structure of its result.
+      line: The user's line that gave it to the combinator.
     """
 
     jaxpr: Any
     results: Any
+    line: str
 
     @property
     def variables(self) -> list[Any]:
@@ -158,7 +160,7 @@ def trace(function: Callable[..., Any], *args: Any) -> tuple[Traced, list[Any], 
         return [jnp.asarray(x) for x in out]
 
     closed = jax.make_jaxpr(flat)(*leaves)
-    return Traced(closed.jaxpr, result[0]), list(closed.consts), list(closed.out_avals)
+    return Traced(closed.jaxpr, result[0], user_line()), list(closed.consts), list(closed.out_avals)
 
 
 def bind(call: Call, operands: Sequence[Any]) -> list[Any]:

@@ -52,7 +52,7 @@ class Origin:
     """Where a node comes from.
 
     Args:
-      line: The user's line.
+      line: The user's line, or the lines that lead to it.
       region: The rows of which there is a message each.
     """
 
@@ -421,7 +421,7 @@ class GraphDraft:
         region = note.region
         wanted = next(iter({key for key, _ in note.leaves}), note.name) if note.leaves else note.name
         name = self.name(note.named_by or wanted, is_users=bool(note.leaves or note.named_by))
-        self.origins[name] = Origin(note.line, region)
+        self.origins[name] = Origin(note.origin or note.line, region)
         values = [self._sent_in(value, kind, note) for value, kind in zip(note.inputs, note.types, strict=True)]
         places: dict[int, tuple[Flow, int]] = {}
         pumped: dict[np.dtype, list[tuple[int, Column]]] = {}
