@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.errors import GraphError
+from ampjax.errors import DataError, GraphError
 from ampjax.frontend.combinators.tracing import trace, tracing
 from ampjax.frontend.combinators.user_errors import in_users_words, refuse_leaks
 from ampjax.frontend.deduction.equations import calls
@@ -101,7 +101,7 @@ class Compiled:
 
         Args:
           instances: The instances, as the spec says: nested dictionaries, tuples or dataclasses of NumPy arrays, lists, numbers,
-            `amp.Ragged`, `amp.Tree` and `amp.Edges`.
+            `amp.Ragged`, `amp.Tree` and `amp.Edges`. What this method has returned is returned as it is.
 
         Returns:
           The data set.
@@ -109,6 +109,10 @@ class Compiled:
         Raises:
           DataError: If an instance does not fit the spec, or the model takes an element that it has not.
         """
+        if isinstance(instances, CompiledInstances):
+            if instances.plans is not self._draft.pumps:
+                raise _not_themselves("data", "what another model's `compiled.data` gave")
+            return instances
         columns = Columns(self._leaves, instances)
         for check in self._draft.checks:
             check(columns)
@@ -121,9 +125,26 @@ class Compiled:
           nodes: Parameters by node name: `trainer.params`.
 
         Returns:
-          The pytree that the model was compiled with, with these values.
+          The pytree that the model was compiled with, with these values. What the model does not read keeps its initial value.
+
+        Raises:
+          ParameterError: If a node's parameters are missing, or do not fit.
         """
         return self._draft.params.original(nodes)
+
+    def gradients(self, nodes: Mapping[str, tuple[Any, int]]) -> dict[str, Any]:
+        """Summed gradients in the structure of the model's own parameters, as `jax.grad` of the model gives them.
+
+        Args:
+          nodes: Gradients and their numbers of rows by node name: `trainer.gradients`.
+
+        Returns:
+          A pytree like the parameters that the model was compiled with; 0 for what the model does not read.
+
+        Raises:
+          ParameterError: If a node's gradients are missing, or do not fit.
+        """
+        return self._draft.params.gradients({name: grads for name, (grads, _) in nodes.items()})
 
     def node_params(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Parameters of the model's structure by node name, as `Trainer(params=...)` takes them.
@@ -133,6 +154,9 @@ class Compiled:
 
         Returns:
           Pytrees by node name.
+
+        Raises:
+          ParameterError: If a key is missing, or its value has another structure or shape.
         """
         return self._draft.params.by_node(params)
 
@@ -159,7 +183,14 @@ class Compiled:
 
         Returns:
           The sum: one number.
+
+        Raises:
+          DataError: If there is no instance, or they are what `data` has made of them.
         """
+        if isinstance(instances, CompiledInstances):
+            raise _not_themselves("loss", "what `compiled.data` made of them")
+        if not len(instances):
+            raise DataError("loss, instances", "at least one instance", "none", "Pass a list of instances.")
         losses = [self._model(params, instance) for instance in instances]
         return jnp.sum(jnp.stack([loss[0] if isinstance(loss, tuple) else loss for loss in losses]))
 
@@ -201,6 +232,10 @@ def compile(model: Model, params: Mapping[str, Any], spec: Any, *, copies: int =
     if isinstance(copies, bool) or not isinstance(copies, int) or copies < 1:
         raise GraphError("compile, copies", "a number of copies, at least 1", f"{copies!r}", "1 is the network alone.")
     return Compiled(model, params, spec, copies)
+
+
+def _not_themselves(method: str, got: str) -> DataError:
+    return DataError(f"{method}, instances", "instances as the model takes them", got, "Pass the instances themselves.")
 
 
 def _graph_of(model: Model, params: Mapping[str, Any], spec: Any, copies: int) -> Graph:

@@ -148,10 +148,13 @@ class CompiledInstances:
       plans: What each pump gets.
       topologies: What each topology pump gets.
       columns: The data set.
+
+    Attributes:
+      plans: What each pump gets.
     """
 
     def __init__(self, plans: Mapping[str, PumpPlan], topologies: Mapping[str, EdgePlan], columns: Columns):
-        self._n = len(columns)
+        self._n, self.plans = len(columns), plans
         self._topologies = {name: InstanceTopologies(plan, columns) for name, plan in topologies.items()}
         regions: dict[Hashable, RegionMessages] = {}
         self._pumped: list[tuple[str, RegionMessages, _Pumped]] = []

@@ -12,7 +12,7 @@ from ampjax.testing.verification import Verification, account, not_looked_at
 from ampjax.train.assemble import require_closed
 from ampjax.train.initial_params import initial_params
 from ampjax.train.settings import Settings
-from ampjax.train.training_data import Data
+from ampjax.train.training_data import Data, as_instances
 from ampjax.utils.compilation_cache import use_compilation_cache
 from ampjax.utils.progress import Reporter
 
@@ -64,10 +64,11 @@ def verify(
       The verdict; it prints as a readable report and is true if all agree.
 
     Raises:
-      SettingsError: If the oracle is unknown.
+      SettingsError: If the oracle is unknown, there is no instance, or instances of a model are not what `compiled.data` gives.
       GraphError: If it is no graph, it is still being built, or a body can't be evaluated operation by operation in float64.
     """
     require_closed("verify", graph)
+    instances = as_instances(graph, instances, "instances")
     use_compilation_cache()
     start = initial_params(graph, dict(params or {}), seed)
     tried = schedules if schedules is not None else SCHEDULES[1:2] if quick else SCHEDULES

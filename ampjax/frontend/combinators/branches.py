@@ -58,10 +58,12 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
       What it returns.
 
     Raises:
-      GraphError: If there is no function, or they return different types.
+      GraphError: If there is no list of functions, or they return different types.
     """
-    if not branches:
-        raise GraphError(user_line(), "at least one function", "none", "Give `switch` a list of functions.")
+    if not isinstance(branches, Sequence) or not branches:
+        got = "none" if isinstance(branches, Sequence) else type(branches).__name__
+        fix = "Give `switch` a list of functions, then the operands: `amp.switch(index, [f, g], x)`."
+        raise GraphError(user_line(), "a list of at least one function", got, fix)
     if _is_known(index):
         return branches[min(max(int(index), 0), len(branches) - 1)](*operands)
     return _choice(jnp.clip(jnp.asarray(index, jnp.int32), 0, len(branches) - 1), branches, operands, "switch")

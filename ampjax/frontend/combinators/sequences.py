@@ -273,7 +273,7 @@ def sequences_of(what: str, xs: Any) -> tuple[list[Any], Any]:
       GraphError: If there is none, or a number is among them.
     """
     leaves, structure = jax.tree.flatten(xs, is_leaf=is_rows)
-    leaves = [as_sequence(leaf) for leaf in leaves]
+    leaves = [_no_elements(leaf) if _LEARNS_TYPES.get() else as_sequence(leaf) for leaf in leaves]
     for leaf in leaves:
         if not is_rows(leaf) and not jnp.ndim(leaf):
             fix = "Give arrays whose first axis counts elements."
@@ -329,6 +329,12 @@ def _blank(leaves: Sequence[Any], structure: Any) -> Any:
     return structure.unflatten(
         [leaf.values[0:0] if is_rows(leaf) else np.zeros(leaf.shape[1:], leaf.dtype) for leaf in leaves]
     )
+
+
+def _no_elements(leaf: Any) -> Any:
+    """What stands for an element of an empty list may be a number where the model expects a sequence: then one without elements."""
+    leaf = as_sequence(leaf)
+    return leaf if is_rows(leaf) or jnp.ndim(leaf) else np.zeros(0, jnp.result_type(leaf))
 
 
 def _empty(one: Callable[[], Any]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ampjax.errors import GraphError
+from ampjax.errors import DataError, GraphError
 from ampjax.frontend.combinators.structures import Tree, stack
 from ampjax.frontend.combinators.tracing import Call, along, bind, dimensions, require_same, trace, type_of, user_line
 
@@ -40,6 +40,8 @@ def fold_tree(
             if not below:
                 states[node] = leaf(value)
             elif arity:
+                if len(below) != arity:
+                    raise wrong_arity(user_line(), arity, len(below), node)
                 states[node] = branch(value, *below)
             else:
                 states[node] = branch(value, stack(below))
@@ -76,6 +78,23 @@ def fold_tree(
     )
     out = bind(call, [*first_closed, *second_closed, tree.parent, tree.side, *values])
     return first.results.unflatten(out[: len(types)]), first.results.unflatten(out[len(types) :])
+
+
+def wrong_arity(where: str, arity: int, n_children: int, node: int) -> DataError:
+    """The error of a branch with another number of children.
+
+    Args:
+      where: The user's line, and the instance where that is known.
+      arity: How many children every branch should have.
+      n_children: How many this one has.
+      node: Its number in its tree.
+    """
+    return DataError(
+        where,
+        f"{arity} children of every branch, as `arity` says",
+        f"{n_children} of node {node}",
+        "Leave `arity` out: then the branch function gets a sequence of children.",
+    )
 
 
 def scan_tree(f: Callable[[Any, Any], Any], init: Any, tree: Tree) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ampjax as amp
-from ampjax.errors import AmpError, DataError, GraphError
+from ampjax.errors import AmpError, DataError, GraphError, ParameterError, SettingsError
 
 H = 2
 SEQUENCE = "Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`."
@@ -292,6 +292,13 @@ def nested_as_array(p, s):
 
 
 @mistake(
+    ", `switch_star`: expected a list of at least one function, got function. Give `switch` a list of functions, then the operands: `amp.switch(index, [f, g], x)`."
+)
+def switch_star(p, s):
+    return loss(amp.switch(s["k"], lambda: s["y"], lambda: p["e"][0]))  # <-
+
+
+@mistake(
     ", `cond_no_read`: expected a choice that follows from the instance, got one that depends on parameters. Say that it is to be read back: `amp.read(...)`."
 )
 def cond_no_read(p, s):
@@ -501,7 +508,9 @@ def while_carry(p, s):
     return loss(amp.while_loop(lambda h: amp.read(h[0] > 0), lambda h: (h, h), s["y"], most=2))  # <-
 
 
-@mistake(", `empty_switch`: expected at least one function, got none. Give `switch` a list of functions.")
+@mistake(
+    ", `empty_switch`: expected a list of at least one function, got none. Give `switch` a list of functions, then the operands: `amp.switch(index, [f, g], x)`."
+)
 def empty_switch(p, s):
     return loss(amp.switch(s["k"], []))  # <-
 
@@ -784,6 +793,10 @@ def test_an_element_that_an_instance_has_not():
             "test_model_mistakes.py:…: expected an `amp.Tree`, got list. …",
         ),
         (
+            lambda: amp.fold_tree(lambda x: x, lambda x, a, b: a + b, amp.Tree.of((1, 2, 3)), arity=2),
+            "test_model_mistakes.py:…: expected 2 children of every branch, as `arity` says, got 3 of node 0. Leave `arity` out…",
+        ),
+        (
             lambda: amp.scan_tree(lambda h, n: h, 0.0, tree([-1, -1], [0, 0])["t"]),
             f"the tree, instance 0: expected one node whose parent is -1, the root, got 2. {SIDES}",
         ),
@@ -806,3 +819,91 @@ def test_a_scan_without_a_pair_is_refused_where_the_model_runs_as_it_is():
     # An array of two entries could be taken for a pair.
     with pytest.raises(GraphError, match=r"expected scan's function to return a pair \(carry, y\), got float32\[2\]\."):
         amp.scan(lambda h, x: h + x, jnp.zeros(2), jnp.ones((3, 2)))
+
+
+def test_what_compiled_data_gave_is_taken_for_data_and_not_for_instances(compiled):
+    data = compiled.data([INSTANCE])
+    assert compiled.data(data) is data
+    other = amp.compile(everything, PARAMS, SPEC)
+    with pytest.raises(DataError) as caught:
+        other.data(data)
+    assert_told(
+        caught.value,
+        "data, instances: expected instances as the model takes them, got what another model's `compiled.data` gave. Pass the instances themselves.",
+    )
+    with pytest.raises(DataError) as caught:
+        compiled.loss(PARAMS, data)
+    assert_told(
+        caught.value,
+        "loss, instances: expected instances as the model takes them, got what `compiled.data` made of them. Pass the instances themselves.",
+    )
+    with pytest.raises(DataError, match="loss, instances: expected at least one instance, got none. Pass a list"):
+        compiled.loss(PARAMS, [])
+
+
+@pytest.mark.parametrize(
+    ("convert", "told"),
+    [
+        (
+            lambda c: c.params({}),
+            "parameters of `e`: expected a value for each node, got []. Pass all that `trainer.params` …",
+        ),
+        (
+            lambda c: c.params({"e": np.ones(3)}),
+            "parameters of `e`: expected shape (5, 2), got (3,). Give arrays of the node's shapes.",
+        ),
+        (lambda c: c.gradients({}), "parameters of `e`: expected a value for each node, got []. Pass all that …"),
+        (
+            lambda c: c.node_params({"e": PARAMS["e"]}),
+            "node_params: expected the keys ['a', 'c', 'e'], got ['e']. Pass parameters of the structure that the model was compiled with.",
+        ),
+        (
+            lambda c: c.node_params(PARAMS | {"e": np.ones((5, 3))}),
+            "parameters of `e`: expected shape (5, 2), got (5, 3). Give arrays of the node's shapes.",
+        ),
+        (
+            lambda c: c.node_params(PARAMS | {"a": {"w": np.ones((2, 2))}}),
+            "parameters of `a`: expected the structure …",
+        ),
+    ],
+)
+def test_parameters_that_do_not_fit(convert, told):
+    with pytest.raises(ParameterError) as caught:
+        convert(amp.compile(right, PARAMS, SPEC))
+    assert_told(caught.value, told)
+
+
+def test_gradients_of_what_is_not_read_are_zero_where_parameters_keep_their_values():
+    compiled = amp.compile(right, PARAMS, SPEC)
+    ones = np.ones_like(PARAMS["e"])
+    grads = compiled.gradients({"e": (ones, 3)})
+    assert grads["e"] is ones and not any(leaf.any() for leaf in jax.tree.leaves((grads["a"], grads["c"])))
+    assert compiled.params({"e": ones})["a"]["w"] is PARAMS["a"]["w"]
+
+
+def inner_lists(p, s):
+    return amp.sum(amp.map(lambda cs: amp.sum(amp.map(lambda c: loss(p["e"][c]), cs)), s["ch"]))
+
+
+def scanned_lists(p, s):
+    word = lambda h, cs: (amp.scan(lambda h, c: (h + loss(p["e"][c]), None), h, cs)[0], amp.length(cs))
+    h, n = amp.scan(word, jnp.float32(0), s["ch"])
+    return h + amp.sum(n)
+
+
+@pytest.mark.parametrize("model", [inner_lists, scanned_lists])
+def test_an_empty_list_of_lists_is_one_outside_of_compile_too(model):
+    assert float(model(PARAMS, {"ch": []})) == 0
+    compiled = amp.compile(model, PARAMS, {"ch": "int32[w,c]"})
+    assert float(compiled.loss(PARAMS, [{"ch": []}])) == 0
+    assert len(compiled.data([{"ch": []}])) == 1
+
+
+def test_verify_is_given_instances_that_are_not_compiled():
+    compiled = amp.compile(right, PARAMS, SPEC)
+    with pytest.raises(SettingsError) as caught:
+        amp.verify(compiled.graph, [{"k": 1}], progress=False)
+    assert_told(
+        caught.value,
+        "instances: expected what `compiled.data(instances)` gives, as the graph was compiled from a model, got a list of instances as the model takes them. Pass them through `compiled.data`.",
+    )
