@@ -19,6 +19,7 @@ from ampjax.frontend.deduction.loss_nodes import note_losses
 from ampjax.frontend.deduction.lowering import Lowering
 from ampjax.frontend.deduction.values import Constant, Elements, LossTerm, OfParams, Static, Value, Wanted
 from ampjax.frontend.explain_model import ModelExplanation, explain_model
+from ampjax.frontend.gradient_parity import verify_gradients
 from ampjax.frontend.instance_columns import Columns, CompiledInstances
 from ampjax.frontend.instance_spec import LeafSpec, parse
 from ampjax.frontend.rules import (
@@ -32,6 +33,7 @@ from ampjax.frontend.rules import (
 )
 from ampjax.ir.graph import Graph
 from ampjax.jaxprs.primitives import shape_text
+from ampjax.numerics.differences import Verification
 
 Model = Callable[[Any, Any], Any]
 """`model(params, instance) -> loss`: plain JAX and ampjax's combinators, of one instance."""
@@ -171,8 +173,38 @@ class Compiled:
         """
         return explain_model(self.graph, self._draft, self.data(examples) if len(examples) else None)
 
+    def verify(
+        self, examples: Sequence[Any], *, params: Mapping[str, Any] | None = None, tolerance: float = 1e-5
+    ) -> Verification:
+        """Compares the engine's loss and gradients with those that `jax.grad` computes of the model itself.
+
+        The model runs as it is on each example, operation by operation in float64; if it does not fit together in float64, as it is. The
+        engine runs all examples together, and no parameter changes. `amp.verify` compares the graph that was made of the model with its own
+        composed function instead, under several schedules and with metrics and outputs.
+
+        Args:
+          examples: A few instances, as the model takes them.
+          params: Parameters of the model's structure; by default the initial ones.
+          tolerance: Largest difference allowed: max |difference| / max |reference| per leaf.
+
+        Returns:
+          The verdict, which prints as a readable report.
+
+        Raises:
+          NumericsError: If they differ; names the parameters and lists all differences.
+          GraphError: If the model draws random numbers, as dropout does.
+          DataError: If there is no instance, one does not fit, or the model's own loss or gradients are not finite.
+          ParameterError: If the parameters do not fit.
+        """
+        values = self.initial_params if params is None else params
+        return verify_gradients(self, self._name, examples, values, tolerance)
+
+    @property
+    def _name(self) -> str:
+        return getattr(self._model, "__name__", "model")
+
     def __repr__(self) -> str:
-        return f"Compiled({getattr(self._model, '__name__', 'model')}: {len(self.graph.nodes)} nodes)"
+        return f"Compiled({self._name}: {len(self.graph.nodes)} nodes)"
 
     def loss(self, params: Any, instances: Sequence[Any]) -> jax.Array:
         """The summed loss of instances by the model as it is, in plain JAX: the reference for the graph.

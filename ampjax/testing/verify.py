@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ampjax.ir.graph import Graph
+from ampjax.numerics.differences import Verification
 from ampjax.testing.engine_run import differences_of, run_engine
 from ampjax.testing.reference import reference, with_tables
-from ampjax.testing.verification import Verification, account, not_looked_at
+from ampjax.testing.verification import account, not_looked_at
 from ampjax.train.assemble import require_closed
 from ampjax.train.initial_params import initial_params
 from ampjax.train.settings import Settings

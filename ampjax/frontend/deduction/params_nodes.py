@@ -153,7 +153,8 @@ class ParamsNodes:
                     raise ParameterError(f"parameters of `{name}`", "a value for each node", f"{sorted(nodes)}", fix)
                 require_like(name, tree, nodes[name])
             copies = [jax.tree.leaves(nodes[name]) for name in node.names]
-            values |= zip(leaves, copies[0] if len(copies) == 1 else map(together, zip(*copies)), strict=True)
+            joined = copies[0] if len(copies) == 1 else [together(each) for each in zip(*copies, strict=True)]
+            values |= zip(leaves, joined, strict=True)
         found: dict[str, Any] = {}
         for key, value in self.initial.items():
             leaves, structure = jax.tree.flatten(value)

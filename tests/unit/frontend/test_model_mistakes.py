@@ -837,7 +837,7 @@ def test_what_compiled_data_gave_is_taken_for_data_and_not_for_instances(compile
         caught.value,
         "loss, instances: expected instances as the model takes them, got what `compiled.data` made of them. Pass the instances themselves.",
     )
-    with pytest.raises(DataError, match="loss, instances: expected at least one instance, got none. Pass a list"):
+    with pytest.raises(DataError, match=r"loss, instances: expected at least one instance, got none\. Pass a list"):
         compiled.loss(PARAMS, [])
 
 
