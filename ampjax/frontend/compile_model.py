@@ -22,6 +22,7 @@ from ampjax.frontend.explain_model import ModelExplanation, explain_model
 from ampjax.frontend.gradient_parity import verify_gradients
 from ampjax.frontend.instance_columns import Columns, CompiledInstances
 from ampjax.frontend.instance_spec import LeafSpec, parse
+from ampjax.frontend.missing_labels import missing_leaves, require_for_sinks
 from ampjax.frontend.rules import (
     branch_rules,
     graph_rules,
@@ -98,26 +99,30 @@ class Compiled:
         # A traced program can't travel to another process, but the model can, and is traced there again.
         self.graph.remake = partial(_graph_of, model, params, spec, copies)
 
-    def data(self, instances: Sequence[Any]) -> CompiledInstances:
+    def data(self, instances: Sequence[Any], *, labels: bool = True) -> CompiledInstances:
         """Instances as the graph's pumps need them.
 
         Args:
           instances: The instances, as the spec says: nested dictionaries, tuples or dataclasses of NumPy arrays, lists, numbers,
             `amp.Ragged`, `amp.Tree` and `amp.Edges`. What this method has returned is returned as it is.
+          labels: False makes data for `predict` alone: what only losses and metrics read may be missing from all instances.
 
         Returns:
           The data set.
 
         Raises:
-          DataError: If an instance does not fit the spec, or the model takes an element that it has not.
+          DataError: If an instance does not fit the spec, or the model takes an element that it has not; or if something is missing that
+            outputs depend on.
         """
         if isinstance(instances, CompiledInstances):
             if instances.plans is not self._draft.pumps:
                 raise _not_themselves("data", "what another model's `compiled.data` gave")
             return instances
-        columns = Columns(self._leaves, instances)
+        columns = Columns(self._leaves, instances, labels)
         for check in self._draft.checks:
-            check(columns)
+            missing_leaves(columns, lambda check=check: check(columns))
+        if columns.missing:
+            require_for_sinks(self.graph, self._draft, columns)
         return CompiledInstances(self._draft.pumps, self._draft.topologies, columns)
 
     def params(self, nodes: Mapping[str, Any]) -> dict[str, Any]:

@@ -603,7 +603,7 @@ def right(p, s):
 
 
 TYPES = 'Write `"int32[t]"` for a sequence, `"float32[n,11]"` for one of vectors, `"int32[]"` for a number.'
-BITS = 'Use 32 bits, or `jax.config.update("jax_enable_x64", True)`.'
+BITS = 'or set `jax.config.update("jax_enable_x64", True)`.'
 
 
 @pytest.mark.parametrize(
@@ -614,8 +614,9 @@ BITS = 'Use 32 bits, or `jax.config.update("jax_enable_x64", True)`.'
         ("float32[2,n]", f"different names first, then numbers, got `[2,n]`. {TYPES}"),
         ("int32[n,n]", f"different names first, then numbers, got `[n,n]`. {TYPES}"),
         ("int32[-1]", f"different names first, then numbers, got `[-1]`. {TYPES}"),
-        ("float64[n]", f"a dtype that JAX holds now, got `float64`. {BITS}"),
-        ("int64[]", f"a dtype that JAX holds now, got `int64`. {BITS}"),
+        ("float64[n]", f"a dtype that JAX holds now, got `float64`. Write `float32`, {BITS}"),
+        ("int[t]", f"a dtype that JAX holds now, got `int`. Write `int32`, {BITS}"),
+        ("int64[]", f"a dtype that JAX holds now, got `int64`. Write `int32`, {BITS}"),
         ("n", f"a type, such as `float32[n,11]`, got 'n'. {TYPES}"),
         (3, f"a type, such as `float32[n,11]`, got 3. {TYPES}"),
     ],
@@ -664,7 +665,7 @@ def tree(parent, side):
 
 
 SAME = "Give both the same length, or the dimension another name in the spec."
-THERE = "Give every instance what the spec names."
+THERE = "Give every instance what the spec names; with `labels=False`, what only losses read may be missing."
 FIT = "Mend the data or the spec."
 INNER = "Mend the data, or name their lengths in the spec."
 CAST = "Cast the data, or change the spec."
@@ -674,22 +675,30 @@ SIDES = "Mend `parent` and `side`."
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"x": np.ones((2, 3))}, f"instances, `['x']`: expected rows of shape (2,), got (3,). {FIT}"),
-        ({"y": 1.0}, f"instances, `['y']`: expected rows of shape (2,), got (). {FIT}"),
-        ({"k": [1, 2]}, f"instances, `['k']`: expected rows of shape (), got (2,). {FIT}"),
-        ({"w": [[1, 2], [3]]}, f"instances, `['w']`: expected rows of shape (), got rows of rows. {INNER}"),
-        ({"ch": [[[1]], [[2]]]}, f"instances, `['ch']`: expected rows of shape (), got (1,). {FIT}"),
-        ({"w": [1.5, 2.0]}, f"instances, `['w']`: expected what int32 can hold, got float64. {CAST}"),
-        ({"k": 1 << 40}, f"instances, `['k']`: expected what int32 can hold, got int64 up to 1099511627776. {CAST}"),
-        ({"w": ["a", "b"]}, f"instances, `['w']`: expected what int32 can hold, got …. {CAST}"),
-        ({"w": 3}, "instances, `['w']`: expected a sequence, as the spec says, got int. Give an array or a list."),
+        ({"x": np.ones((2, 3))}, f"instance 1, `['x']`: expected rows of shape (2,), got (3,). {FIT}"),
+        ({"y": 1.0}, f"instance 1, `['y']`: expected rows of shape (2,), got (). {FIT}"),
+        ({"k": [1, 2]}, f"instance 1, `['k']`: expected rows of shape (), got (2,). {FIT}"),
+        ({"w": [[1, 2], [3]]}, f"instance 1, `['w']`: expected rows of shape (), got rows of rows. {INNER}"),
+        ({"ch": [[[1]], [[2]]]}, f"instance 1, `['ch']`: expected rows of shape (), got (1,). {FIT}"),
+        ({"w": [1.5, 2.0]}, f"instance 1, `['w']`: expected what int32 can hold, got float64. {CAST}"),
+        ({"k": 1 << 40}, f"instance 1, `['k']`: expected what int32 can hold, got int64 up to 1099511627776. {CAST}"),
+        ({"w": ["a", "b"]}, f"instance 1, `['w']`: expected what int32 can hold, got …. {CAST}"),
+        ({"w": 3}, "instance 1, `['w']`: expected a sequence, as the spec says, got int. Give an array or a list."),
         (
             {"ch": [1, 2]},
-            "instances, `['ch']`: expected a sequence, as the spec says, got int. Give an array or a list.",
+            "instance 1, `['ch']`: expected a sequence, as the spec says, got int. Give an array or a list.",
         ),
         (
             {"w": [1, 2, 3]},
-            f"instances, dimension `w`: expected one length in `['ch']` and `['w']`, got 2 and 3 in row 1. {SAME}",
+            f"instances, dimension `w`: expected one length in `['ch']` and `['w']`, got 2 and 3 in instance 1. {SAME}",
+        ),
+        (
+            {"w": None},
+            "instance 1, `['w']`: expected a sequence, as the spec says, got NoneType. Give an array or a list.",
+        ),
+        (
+            {"t": ((1, 2), 3)},
+            "instance 1: expected `['t'].parent`, got tuple. Make a tree of nested tuples with `amp.Tree.of(...)`.",
         ),
         ({"t": 3}, f"instance 1: expected `['t'].parent`, got int. {THERE}"),
         (
@@ -906,4 +915,18 @@ def test_verify_is_given_instances_that_are_not_compiled():
     assert_told(
         caught.value,
         "instances: expected what `compiled.data(instances)` gives, as the graph was compiled from a model, got a list of instances as the model takes them. Pass them through `compiled.data`.",
+    )
+
+
+def test_a_row_of_rows_of_another_length_is_told_with_its_instance():
+    model = lambda p, s: amp.sum(
+        amp.map(lambda a, b: amp.sum(amp.map(lambda x, y: loss(p["e"][x] + y), a, b)), s["a"], s["b"])
+    )
+    compiled = amp.compile(model, PARAMS, {"a": "int32[w,c]", "b": "int32[w,c]"})
+    same = {"a": [[1], [2, 3]], "b": [[1], [2, 3]]}
+    with pytest.raises(DataError) as caught:
+        compiled.data([same, same | {"b": [[1], [2]]}])
+    assert_told(
+        caught.value,
+        f"instances, dimension `c`: expected one length in `['a']` and `['b']`, got 2 and 1 in row 3, of instance 1. {SAME}",
     )
