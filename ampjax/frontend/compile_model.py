@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import DataError, GraphError
-from ampjax.frontend.combinators.tracing import trace, tracing
+from ampjax.frontend.combinators.tracing import Traced, structure_text, trace, tracing
 from ampjax.frontend.combinators.user_errors import in_users_words, refuse_leaks
-from ampjax.frontend.deduction.equations import calls
+from ampjax.frontend.deduction.equations import Name, calls, flatten
 from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.deduction.loss_nodes import note_losses
 from ampjax.frontend.deduction.lowering import Lowering
@@ -83,10 +83,10 @@ class Compiled:
         with tracing() as dimensions:
             types = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), dict(params))
             instance = structure.unflatten([leaf.aval(dimensions) for leaf in self._leaves])
-            with in_users_words():
+            with in_users_words(f"parameters: {_keys(params)}; spec: {_keys(spec)}"):
                 function, constants, results = trace(model, types, instance)
             refuse_leaks(function.jaxpr, constants)
-            metrics = _metrics_of(function.results, results)
+            metrics = _metrics_of(function, results)
             low.draft.reserve([c.options["name"] for c in calls(function.jaxpr) if c.kind == "node"])
             low.draft.reserve_outputs([c.options["name"] for c in calls(function.jaxpr) if c.kind == "output"])
             region = Region(root)
@@ -265,6 +265,8 @@ def compile(model: Model, params: Mapping[str, Any], spec: Any, *, copies: int =
             raise GraphError(where, "keys that are names", f"{path[0].key!r}", "Name the parts: nodes are called so.")
         if not jnp.issubdtype(getattr(leaf, "dtype", type(leaf)), np.inexact):
             fix = "Put what is not trained into the instances, or let the model close over it."
+            if isinstance(leaf, str):
+                fix = "Is this the spec? It comes third: `amp.compile(model, params, spec)`."
             raise GraphError(where, "arrays of floats", f"{getattr(leaf, 'dtype', type(leaf).__name__)}", fix)
     if isinstance(copies, bool) or not isinstance(copies, int) or copies < 1:
         raise GraphError("compile, copies", "a number of copies, at least 1", f"{copies!r}", "1 is the network alone.")
@@ -302,15 +304,27 @@ def _instance_value(leaf: LeafSpec, root: IndexSpace, low: Lowering) -> Value:
     return value
 
 
-def _metrics_of(structure: Any, results: Sequence[Any]) -> list[tuple[int, str]]:
+def _keys(tree: Any) -> str:
+    """The top-level keys of a dictionary, in words."""
+    return ", ".join(f"{key!r}" for key in tree) if isinstance(tree, Mapping) and tree else "none"
+
+
+def _line_of_result(function: Traced, number: int) -> str:
+    """The user's line that makes a result of the model; "the model" if none does."""
+    equations, results = flatten(function, {variable: Name(variable.aval) for variable in function.variables})
+    return next((each.line for each in equations if results[number] in each.outputs), "the model")
+
+
+def _metrics_of(function: Traced, results: Sequence[Any]) -> list[tuple[int, str]]:
     """Checks what the model returns; gives the metrics' places and names."""
-    where, fix = "the model", "Return the loss, or `(loss, {name: value})`."
+    where, fix, structure = "the model", "Return the loss, or `(loss, {name: value})`.", function.results
     returned = structure.unflatten(range(structure.num_leaves))
     metrics: Any = {}
     if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict):
         returned, metrics = returned
     if not isinstance(returned, int):
-        raise GraphError(where, "a loss: one number", f"{structure}", fix)
+        fix = "Is `return` missing? " * (not results) + fix
+        raise GraphError(where, "a loss: one number", structure_text(structure), fix)
     for name, i in [("the loss", returned), *metrics.items()]:
         if name == "loss":
             raise GraphError(f"{where}, metrics", "other names than `loss`", "`loss`", "The loss is told anyway.")
@@ -319,6 +333,11 @@ def _metrics_of(structure: Any, results: Sequence[Any]) -> list[tuple[int, str]]
             or results[i].shape != ()
             or (i == returned and not jnp.issubdtype(results[i].dtype, np.floating))
         ):
-            got = shape_text(results[i]) if isinstance(i, int) else "a structure"
-            raise GraphError(f"{where}, {name}", "one number" + (" of floats" if i == returned else ""), got, fix)
+            expected = "one number" + (" of floats" if i == returned else "")
+            if not isinstance(i, int):
+                raise GraphError(f"{where}, {name}", expected, "a structure", fix)
+            if results[i].shape:
+                is_sequence = not isinstance(results[i].shape[0], int)
+                fix = f"Sum or average it: `{'amp' if is_sequence else 'jnp'}.sum`, `{'amp' if is_sequence else 'jnp'}.mean`."
+            raise GraphError(f"{_line_of_result(function, i)}, {name}", expected, shape_text(results[i]), fix)
     return [(i, name) for name, i in metrics.items()]

@@ -57,9 +57,7 @@ def not_looked_at(
       oracle: How it evaluated bodies.
       largest: Rows of the largest dispatch.
     """
-    random = [
-        f"`{name}`" for name, node in graph.nodes.items() if (body := getattr(node.op, "body", None)) and body.rng
-    ]
+    random = random_nodes(graph)
     unseen = [
         "updates and optimizers, and the averaging of replicas: parameters were frozen",
         f"dispatches of more than {_count(largest, 'row')}: give more instances to fill larger ones",
@@ -76,3 +74,12 @@ def not_looked_at(
     if oracle == "jit":
         unseen.append("mistakes of XLA's that the reference shares: its bodies were compiled, too")
     return tuple(unseen)
+
+
+def random_nodes(graph: Graph) -> list[str]:
+    """The names of the nodes whose bodies draw random numbers, in backquotes.
+
+    Args:
+      graph: The graph.
+    """
+    return [f"`{name}`" for name, node in graph.nodes.items() if (body := getattr(node.op, "body", None)) and body.rng]

@@ -9,7 +9,7 @@ from ampjax.ir.graph import Graph
 from ampjax.numerics.differences import Verification
 from ampjax.testing.engine_run import differences_of, run_engine
 from ampjax.testing.reference import reference, with_tables
-from ampjax.testing.verification import account, not_looked_at
+from ampjax.testing.verification import account, not_looked_at, random_nodes
 from ampjax.train.assemble import require_closed
 from ampjax.train.initial_params import initial_params
 from ampjax.train.settings import Settings
@@ -80,12 +80,18 @@ def verify(
     differences = [differences_of(run, wanted) for run in runs]
     worst = max(value for parts in differences for part in parts.values() for *_, value in part)
     verdict = "agrees with" if worst <= tolerance else "differs from"
+    drawing = "" if worst <= tolerance or not random_nodes(graph) else f" {_draws(random_nodes(graph))}"
     how = "evaluated operation by operation in float64" if oracle == "eager" else "with compiled bodies"
     unseen = not_looked_at(graph, tried, wanted, oracle, max(run.largest for run in runs))
     report = [
-        f"The engine {verdict} jax.grad, {how}: largest difference {worst:.1e}, tolerance {tolerance:.0e}.",
+        f"The engine {verdict} jax.grad, {how}: largest difference {worst:.1e}, tolerance {tolerance:.0e}.{drawing}",
         *(account(settings, of_schedule, tolerance) for settings, of_schedule in zip(tried, differences, strict=True)),
         "Not looked at:",
         *(f"  {line}" for line in unseen),
     ]
     return Verification(worst <= tolerance, worst, "\n".join(report), unseen)
+
+
+def _draws(nodes: Sequence[str]) -> str:
+    """What explains a difference of random nodes."""
+    return f"Random numbers of {', '.join(nodes)} are drawn by the engine alone: to compare, leave them out, such as with a dropout rate of 0."

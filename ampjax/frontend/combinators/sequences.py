@@ -14,7 +14,17 @@ from jax.core import ShapedArray
 
 from ampjax.errors import DataError, GraphError
 from ampjax.frontend.combinators.structures import as_sequence, is_rows, stack
-from ampjax.frontend.combinators.tracing import Call, along, bind, dimensions, require_same, trace, type_of, user_line
+from ampjax.frontend.combinators.tracing import (
+    Call,
+    along,
+    bind,
+    dimensions,
+    require_same,
+    structure_text,
+    trace,
+    type_of,
+    user_line,
+)
 from ampjax.jaxprs.primitives import shape_text
 
 _LEARNS_TYPES: contextvars.ContextVar[bool] = contextvars.ContextVar("ampjax_learns_types", default=False)
@@ -57,8 +67,8 @@ def scan(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, *, revers
     if outer[0] != carry_structure:
         raise GraphError(
             line,
-            f"scan's function to return (carry, y), with the carry's structure {carry_structure}",
-            f"{step.results}",
+            f"scan's function to return (carry, y), with a carry like `init`, {structure_text(carry_structure)}",
+            structure_text(step.results),
             "Return the carry as `init` is built.",
         )
     k = len(carry_leaves)

@@ -196,7 +196,7 @@ def carry_dtype(p, s):
 
 
 @mistake(
-    ", `carry_structure`: expected scan's function to return (carry, y), with the carry's structure PyTreeDef(*), got PyTreeDef(((*, *), None)). Return the carry as `init` is built."
+    ", `carry_structure`: expected scan's function to return (carry, y), with a carry like `init`, one array, got `((*, *), None)`. Return the carry as `init` is built."
 )
 def carry_structure(p, s):
     return loss(amp.scan(lambda h, w: ((h, h), None), jnp.zeros(H), s["w"])[0])  # <-
@@ -229,21 +229,21 @@ def map_number(p, s):
 
 
 @mistake(
-    ", `branch_outputs`: expected branch 1 to return the same types as branch 0: float32[3], got float32[2]. Give both the same shapes and dtypes, with `astype` or `jnp.broadcast_to` where need be."
+    ", `branch_outputs`: expected the branch for true to return the same types as the branch for false: float32[3], got float32[2]. Give both the same shapes and dtypes, with `astype` or `jnp.broadcast_to` where need be."
 )
 def branch_outputs(p, s):
     return loss(amp.cond(s["k"] > 0, lambda: p["e"][0], lambda: jnp.zeros(3)))  # <-
 
 
 @mistake(
-    ", `branch_structure`: expected PyTreeDef(*), as branch 0 returns, got PyTreeDef((*, *)) from branch 1. Return the same structure from every branch."
+    ", `branch_structure`: expected one array, as the branch for false returns, got `(*, *)` from the branch for true. Return the same structure from every branch."
 )
 def branch_structure(p, s):
     return loss(amp.cond(s["k"] > 0, lambda: (p["e"][0], 1.0), lambda: p["e"][1])[0])  # <-
 
 
 @mistake(
-    ", `branch_dtype`: expected branch 1 to return the same types as branch 0: int32[2], got float32[2]. Give both the same shapes and dtypes, with `astype` or `jnp.broadcast_to` where need be."
+    ", `branch_dtype`: expected the branch for true to return the same types as the branch for false: int32[2], got float32[2]. Give both the same shapes and dtypes, with `astype` or `jnp.broadcast_to` where need be."
 )
 def branch_dtype(p, s):
     return loss(amp.cond(s["k"] > 0, lambda: p["e"][0], lambda: jnp.zeros(2, jnp.int32)))  # <-
@@ -413,11 +413,9 @@ def in_checkpoint(p, s):
     return jax.checkpoint(lambda y: amp.sum(amp.map(lambda w: loss(p["e"][w] * y), s["w"])))(s["y"])  # <-
 
 
-@mistake(
-    "the model, the loss: expected one number of floats, got float32[2]. Return the loss, or `(loss, {name: value})`."
-)
+@mistake(", the loss: expected one number of floats, got float32[2]. Sum or average it: `jnp.sum`, `jnp.mean`.")
 def vector_loss(p, s):
-    return p["e"][s["k"]]
+    return p["e"][s["k"]]  # <-
 
 
 @mistake(
@@ -428,27 +426,48 @@ def int_loss(p, s):
 
 
 @mistake(
-    "the model, the loss: expected one number of floats, got float32[w]. Return the loss, or `(loss, {name: value})`."
+    ", `seq_loss`, the loss: expected one number of floats, got float32[w]. Sum or average it: `amp.sum`, `amp.mean`."
 )
 def seq_loss(p, s):
-    return amp.map(lambda w: loss(p["e"][w]), s["w"])
+    return amp.map(lambda w: loss(p["e"][w]), s["w"])  # <-
 
 
-@mistake("the model: expected a loss: one number, got PyTreeDef(None). Return the loss, or `(loss, {name: value})`.")
+@mistake(
+    "the model: expected a loss: one number, got `None`. Is `return` missing? Return the loss, or `(loss, {name: value})`."
+)
 def none_loss(p, s):
     pass
 
 
-@mistake(
-    "the model: expected a loss: one number, got PyTreeDef((*, *, *)). Return the loss, or `(loss, {name: value})`."
-)
+@mistake("the model: expected a loss: one number, got `(*, *, *)`. Return the loss, or `(loss, {name: value})`.")
 def triple(p, s):
     return loss(p["e"][s["k"]]), 1.0, 2.0
 
 
-@mistake("the model, acc: expected one number, got float32[2]. Return the loss, or `(loss, {name: value})`.")
+@mistake(", acc: expected one number, got float32[2]. Sum or average it: `jnp.sum`, `jnp.mean`.")
 def metric_shape(p, s):
-    return loss(p["e"][s["k"]]), {"acc": p["e"][s["k"]]}
+    return loss(p["e"][s["k"]]), {"acc": p["e"][s["k"]]}  # <-
+
+
+@mistake(
+    ", `key_missing`: expected a key that is there (parameters: 'a', 'c', 'e'; spec: 'w', 'x', 'u', 'ch', 'k', 'y', 't'), got 'label'. Add it, or mend its name. A model takes the parameters first, then the example."
+)
+def key_missing(p, s):
+    return loss(p["e"][s["label"]])  # <-
+
+
+@mistake(
+    ", `float_index`: expected integers as indices, got floats. Give them an integer type in the spec, such as `int32[t]`, or cast them with `astype`."
+)
+def float_index(p, s):
+    return loss(p["e"][s["y"][0]])  # <-
+
+
+@mistake(
+    ", `fold_without_arity`: expected a function of 2 arguments, got fold_without_arity.<locals>.<lambda>() missing 1 required positional argument: 'b'. Take the children as one sequence, or pass `arity`, the number of children."
+)
+def fold_without_arity(p, s):
+    return loss(amp.fold_tree(lambda n: p["e"][n["word"]], lambda n, a, b: a + b, s["t"])[1])  # <-
 
 
 @mistake(", `metric_shape2`: expected one number for the metric `acc`, got float32[2]. Sum or average it.")
@@ -502,7 +521,7 @@ def while_int_test(p, s):
 
 
 @mistake(
-    ", `while_carry`: expected a body that returns the carry, PyTreeDef(*), got PyTreeDef((*, *)). Return it as `init` is built."
+    ", `while_carry`: expected a body that returns the carry, one array, got `(*, *)`. Return it as `init` is built."
 )
 def while_carry(p, s):
     return loss(amp.while_loop(lambda h: amp.read(h[0] > 0), lambda h: (h, h), s["y"], most=2))  # <-
@@ -571,7 +590,7 @@ def fold_types(p, s):
 
 
 @mistake(
-    ", `fold_structure`: expected PyTreeDef(*) from branch, as leaf returns, got PyTreeDef((*, *)). Return the same structure from both."
+    ", `fold_structure`: expected one array from branch, as leaf returns, got `(*, *)`. Return the same structure from both."
 )
 def fold_structure(p, s):
     return loss(amp.fold_tree(lambda n: p["e"][n["word"]], lambda n, a, b: (a, b), s["t"], arity=2)[1])  # <-
@@ -637,7 +656,10 @@ FLOATS = "Put what is not trained into the instances, or let the model close ove
         ([1.0], "compile, params: expected a dictionary, each of whose keys becomes a node, got list. Name the parts."),
         ({0: np.ones(2)}, f"compile, params, `[0]`: expected keys that are names, got 0. {NAMES}"),
         (PARAMS | {"n": np.int32(3)}, f"compile, params, `['n']`: expected arrays of floats, got int32. {FLOATS}"),
-        (PARAMS | {"n": "x"}, f"compile, params, `['n']`: expected arrays of floats, got str. {FLOATS}"),
+        (
+            PARAMS | {"n": "x"},
+            "compile, params, `['n']`: expected arrays of floats, got str. Is this the spec? It comes third: `amp.compile(model, params, spec)`.",
+        ),
     ],
 )
 def test_parameters_that_are_none(params, told):
@@ -930,3 +952,9 @@ def test_a_row_of_rows_of_another_length_is_told_with_its_instance():
         caught.value,
         f"instances, dimension `c`: expected one length in `['a']` and `['b']`, got 2 and 1 in row 3, of instance 1. {SAME}",
     )
+
+
+def test_an_error_of_ours_does_not_hang_below_jaxs_own():
+    with pytest.raises(GraphError) as caught:
+        amp.compile(python_if, PARAMS, SPEC)
+    assert caught.value.__suppress_context__
