@@ -126,7 +126,7 @@ class Compiled:
         return CompiledInstances(self._draft.pumps, self._draft.topologies, columns)
 
     def params(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
-        """Parameters in the structure of the model's own, so that the model can be run with them as it is.
+        """Parameters in the structure of the model's own, so that the model can be run with them as it is; for gradients see `gradients`.
 
         Args:
           nodes: Parameters by node name: `trainer.params`.

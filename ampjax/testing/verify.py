@@ -44,9 +44,12 @@ def verify(
     and nodes say about updates. Random bodies (such as dropout) get no key in the reference. So a graph with random bodies is reported to
     differ, unless these compute the same with a key.
 
+    What it differentiates is the graph's own composed function. For a compiled model, `compiled.verify` compares with the function that the
+    user wrote.
+
     The reference evaluates bodies operation by operation in float64, so that it shares neither fusions nor rounding with the engine. For
-    three sequences, trees, sentences or molecules this takes 2 to 7 s, less than the engine's own compilations, and about 2.5 ms for each
-    further message (each row of a ragged message counts). For hundreds of instances `oracle="jit"` is about ten times as fast, but then
+    three sequences, trees, sentences or molecules this takes seconds on a quiet machine, less than the engine's own compilations, and about
+    2.5 ms for each further message (each row of a ragged message counts). For hundreds of instances `oracle="jit"` is about ten times as fast, but then
     the compiler of the engine also compiles the reference. A body that fixes float32 (`astype`, `jnp.zeros(n, jnp.float32)`) also rounds in
     the reference. A body whose types no longer fit together in float64 is refused with an error that names it.
 

@@ -182,7 +182,7 @@ def sum(xs: Any) -> Any:
 
 
 def max(xs: Any) -> Any:
-    """The largest of a sequence's elements, entry by entry; minus infinity for an empty one. Equal ones share the gradient.
+    """The largest of a sequence's elements, entry by entry; minus infinity for an empty one, of which most losses make NaN. Equal ones share the gradient.
 
     Args:
       xs: A sequence of floats, or a pytree of such sequences.

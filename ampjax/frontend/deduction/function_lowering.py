@@ -222,12 +222,11 @@ class FunctionLowering:
         if any(isinstance(value, Elements) for value in values) or any(
             not isinstance(n, int) for shape in shapes for n in shape
         ):
-            raise GraphError(
-                equation.line,
-                "operations on one element",
-                f"{self._users_word(equation)} on a whole sequence, whose length is each instance's own",
-                "Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`.",
-            )
+            fix = "Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`."
+            if equation.source.primitive.name == "iota":
+                fix = "Put the elements' numbers into the example: `np.arange` of its length."
+            got = f"{self._users_word(equation)} on a whole sequence, whose length is each instance's own"
+            raise GraphError(equation.line, "operations on one element", got, fix)
 
     def _users_word(self, equation: Equation) -> str:
         """What the user has written: JAX makes several operations of `x[i]`, of which a comparison comes first."""

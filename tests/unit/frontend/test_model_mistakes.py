@@ -264,6 +264,13 @@ def plain_on_sequence(p, s):
 
 
 @mistake(
+    ": expected operations on one element, got `iota` on a whole sequence, whose length is each instance's own. Put the elements' numbers into the example: `np.arange` of its length."
+)
+def positions(p, s):
+    return amp.sum(amp.map(lambda w, i: loss(p["e"][w]) * i, s["w"], jnp.arange(s["w"].shape[0])))  # <-
+
+
+@mistake(
     ": expected operations on one element, got `dot_general` on a whole sequence, whose length is each instance's own. Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`."
 )
 def matmul_on_sequence(p, s):
