@@ -35,6 +35,7 @@ from ampjax.frontend.rules import (
 from ampjax.ir.graph import Graph
 from ampjax.jaxprs.primitives import shape_text
 from ampjax.numerics.differences import Verification
+from ampjax.utils.progress import Reporter
 
 Model = Callable[[Any, Any], Any]
 """`model(params, instance) -> loss`: plain JAX and ampjax's combinators, of one instance."""
@@ -179,18 +180,25 @@ class Compiled:
         return explain_model(self.graph, self._draft, self.data(examples) if len(examples) else None)
 
     def verify(
-        self, examples: Sequence[Any], *, params: Mapping[str, Any] | None = None, tolerance: float = 1e-5
+        self,
+        examples: Sequence[Any],
+        *,
+        params: Mapping[str, Any] | None = None,
+        tolerance: float = 1e-5,
+        progress: bool = True,
     ) -> Verification:
         """Compares the engine's loss and gradients with those that `jax.grad` computes of the model itself.
 
         The model runs as it is on each example, operation by operation in float64; if it does not fit together in float64, as it is. The
-        engine runs all examples together, and no parameter changes. `amp.verify` compares the graph that was made of the model with its own
+        engine runs all examples together, and no parameter changes. Three sequences or trees take seconds, most of them for compilations.
+        `amp.verify` compares the graph that was made of the model with its own
         composed function instead, under several schedules and with metrics and outputs.
 
         Args:
           examples: A few instances, as the model takes them.
           params: Parameters of the model's structure; by default the initial ones.
           tolerance: Largest difference allowed: max |difference| / max |reference| per leaf.
+          progress: Whether to show progress.
 
         Returns:
           The verdict, which prints as a readable report.
@@ -201,8 +209,10 @@ class Compiled:
           DataError: If there is no instance, one does not fit, or the model's own loss or gradients are not finite.
           ParameterError: If the parameters do not fit.
         """
+        _require_some("verify", examples)
         values = self.initial_params if params is None else params
-        return verify_gradients(self, self._name, examples, values, tolerance)
+        with Reporter(progress) as reporter:
+            return verify_gradients(self, self._name, examples, values, tolerance, reporter)
 
     @property
     def _name(self) -> str:
@@ -224,10 +234,7 @@ class Compiled:
         Raises:
           DataError: If there is no instance, or they are what `data` has made of them.
         """
-        if isinstance(instances, CompiledInstances):
-            raise _not_themselves("loss", "what `compiled.data` made of them")
-        if not len(instances):
-            raise DataError("loss, instances", "at least one instance", "none", "Pass a list of instances.")
+        _require_some("loss", instances)
         losses = [self._model(params, instance) for instance in instances]
         return jnp.sum(jnp.stack([loss[0] if isinstance(loss, tuple) else loss for loss in losses]))
 
@@ -271,6 +278,14 @@ def compile(model: Model, params: Mapping[str, Any], spec: Any, *, copies: int =
     if isinstance(copies, bool) or not isinstance(copies, int) or copies < 1:
         raise GraphError("compile, copies", "a number of copies, at least 1", f"{copies!r}", "1 is the network alone.")
     return Compiled(model, params, spec, copies)
+
+
+def _require_some(method: str, instances: Any) -> None:
+    """Checks that these are instances as the model takes them, and not none."""
+    if isinstance(instances, CompiledInstances):
+        raise _not_themselves(method, "what `compiled.data` made of them")
+    if hasattr(instances, "__len__") and not len(instances):
+        raise DataError(f"{method}, instances", "at least one instance", "none", "Pass a list of instances.")
 
 
 def _not_themselves(method: str, got: str) -> DataError:

@@ -13,9 +13,11 @@ from ampjax.errors import DataError, GraphError, NumericsError
 from ampjax.frontend.combinators.structures import Ragged
 from ampjax.numerics.differences import Difference, Verification, compare, difference_table
 from ampjax.numerics.double_precision import operation_by_operation, widened
+from ampjax.train.preparation import showing_compilations
 from ampjax.train.settings import Settings
 from ampjax.train.trainer import Trainer
 from ampjax.utils.counted import counted
+from ampjax.utils.progress import Reporter
 
 if TYPE_CHECKING:
     from ampjax.frontend.compile_model import Compiled
@@ -24,7 +26,12 @@ _SETTINGS = Settings(max_active_keys=64, max_dispatch_size=64, compile_ahead=Fal
 
 
 def verify_gradients(
-    compiled: Compiled, name: str, instances: Sequence[Any], params: Mapping[str, Any], tolerance: float
+    compiled: Compiled,
+    name: str,
+    instances: Sequence[Any],
+    params: Mapping[str, Any],
+    tolerance: float,
+    reporter: Reporter,
 ) -> Verification:
     """Compares the loss and every gradient of some instances; see `Compiled.verify`.
 
@@ -34,6 +41,7 @@ def verify_gradients(
       instances: The instances, as the model takes them.
       params: Parameters of the model's structure.
       tolerance: Largest difference allowed.
+      reporter: Shows how far it is.
 
     Returns:
       The verdict: they agree.
@@ -49,13 +57,14 @@ def verify_gradients(
         fix = "Compile it without them to compare: leave out `amp.dropout` and `amp.stochastic`."
         raise GraphError("verify", "a model without random numbers", f"those of {', '.join(drawing)}", fix)
     data = compiled.data(instances)
-    want, how = _by_jax(compiled, instances, params)
+    want, how = _by_jax(compiled, instances, params, reporter)
     for key, tree in want.items():
         if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)):
             fix = "Look for a division by 0, and for `amp.max` of an empty sequence, which is minus infinity."
             raise DataError(f"verify, {_part(key)}", f"finite numbers from `{name}` itself", "NaN or infinity", fix)
     trainer = Trainer(compiled.graph, optax.sgd(0.0), params=compiled.node_params(params), settings=_SETTINGS)
-    loss = trainer.accumulate(data, update=False)["loss_sum"]
+    with showing_compilations(reporter, trainer.session.preparation.most_kernels(data)):
+        loss = trainer.accumulate(data, update=False)["loss_sum"]
     differences = compare({_LOSS: loss, **compiled.gradients(trainer.gradients)}, want)
     return _verdict(name, len(instances), how, differences, tolerance)
 
@@ -90,16 +99,28 @@ _NOT_LOOKED_AT = (
 )
 
 
-def _by_jax(compiled: Compiled, instances: Sequence[Any], params: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+def _by_jax(
+    compiled: Compiled, instances: Sequence[Any], params: Mapping[str, Any], reporter: Reporter
+) -> tuple[dict[str, Any], str]:
     """The function's own loss and gradients, and how they were computed."""
-    function = jax.value_and_grad(compiled.loss)
     try:
         with operation_by_operation():
-            loss, grads = function(widened(dict(params)), _as_they_are_read(instances))
-            return {_LOSS: np.asarray(loss), **jax.tree.map(np.asarray, grads)}, "operation by operation in float64"
+            narrow = _as_they_are_read(instances)
+            return _summed(compiled, narrow, widened(dict(params)), reporter), "operation by operation in float64"
     except Exception:  # a function that names a dtype need not fit together in float64
-        loss, grads = function(dict(params), instances)
-        return {_LOSS: np.asarray(loss), **jax.tree.map(np.asarray, grads)}, "in its own precision"
+        return _summed(compiled, instances, dict(params), reporter), "in its own precision"
+
+
+def _summed(compiled: Compiled, instances: Sequence[Any], params: Any, reporter: Reporter) -> dict[str, Any]:
+    function, total = jax.value_and_grad(compiled.loss), None
+    with reporter.part("jax.grad", len(instances)) as advance:
+        for i in range(len(instances)):
+            one = jax.tree.map(np.asarray, function(params, [instances[i]]))
+            total = one if total is None else jax.tree.map(np.add, total, one)
+            advance()
+    assert total is not None
+    loss, grads = total
+    return {_LOSS: loss, **grads}
 
 
 def _as_they_are_read(instances: Sequence[Any]) -> list[Any]:

@@ -20,7 +20,7 @@ def model(p, s):
 
 def test_a_model_that_is_compiled_right():
     unread = np.ones(3, np.float32)
-    verdict = amp.compile(model, PARAMS | {"unread": unread}, SPEC).verify(EXAMPLES)
+    verdict = amp.compile(model, PARAMS | {"unread": unread}, SPEC).verify(EXAMPLES, progress=False)
     assert verdict and verdict.worst < 1e-6
     first, *rest = repr(verdict).splitlines()
     assert first.startswith(
@@ -35,7 +35,9 @@ def test_other_parameters_and_a_model_that_names_its_dtype():
         assert p["cell"]["w"].dtype == jnp.float32  # nothing wider
         return model(p, s) + jnp.sum(start)
 
-    verdict = amp.compile(rounded, PARAMS, SPEC).verify(EXAMPLES, params=jax.tree.map(lambda x: x / 2, PARAMS))
+    verdict = amp.compile(rounded, PARAMS, SPEC).verify(
+        EXAMPLES, progress=False, params=jax.tree.map(lambda x: x / 2, PARAMS)
+    )
     assert "`rounded`, in its own precision" in repr(verdict)
 
 
@@ -48,7 +50,7 @@ def test_a_function_that_computes_something_else_the_second_time_is_told_of():
 
     compiled = amp.compile(drifting, PARAMS, SPEC)
     with pytest.raises(NumericsError) as caught:
-        compiled.verify(EXAMPLES)
+        compiled.verify(EXAMPLES, progress=False)
     told = str(caught.value)
     assert told.startswith(
         "verify, parameters `cell`['w']: expected what `jax.grad` of `drifting`, operation by operation in float64, gives for 3 instances, to 1e-05, got a difference of "
@@ -61,12 +63,16 @@ def test_random_numbers_and_numbers_that_are_not_finite_are_refused():
     with pytest.raises(
         GraphError, match=r"verify: expected a model without random numbers, got those of `\w+`\. Compile"
     ):
-        dropped.verify(EXAMPLES)
+        dropped.verify(EXAMPLES, progress=False)
     largest = lambda p, s: jnp.sum(amp.max(amp.map(lambda w: p["embed"][w], s["words"]))) * s["y"]
     compiled = amp.compile(largest, PARAMS, SPEC)
     with pytest.raises(
         DataError, match=r"verify, the loss: expected finite numbers from `<lambda>` itself, got NaN or inf"
     ):
-        compiled.verify(EXAMPLES)
-    with pytest.raises(DataError, match=r"expected instances as the model takes them, got what `compiled.data` made"):
+        compiled.verify(EXAMPLES, progress=False)
+    with pytest.raises(
+        DataError, match=r"verify, instances: expected instances as the model takes them, got what `compiled"
+    ):
         compiled.verify(compiled.data(EXAMPLES))
+    with pytest.raises(DataError, match=r"verify, instances: expected at least one instance, got none\."):
+        compiled.verify([])
