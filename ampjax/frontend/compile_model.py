@@ -100,7 +100,7 @@ class Compiled:
         # A traced program can't travel to another process, but the model can, and is traced there again.
         self.graph.remake = partial(_graph_of, model, params, spec, copies)
 
-    def data(self, instances: Sequence[Any], *, labels: bool = True) -> CompiledInstances:
+    def data(self, instances: Sequence[Any] | CompiledInstances, *, labels: bool = True) -> CompiledInstances:
         """Instances as the graph's pumps need them.
 
         Args:
@@ -168,11 +168,11 @@ class Compiled:
         """
         return self._draft.params.by_node(params)
 
-    def explain(self, examples: Sequence[Any] = ()) -> ModelExplanation:
+    def explain(self, examples: Sequence[Any] | CompiledInstances = ()) -> ModelExplanation:
         """What the model was compiled to: nodes with the lines that they come from, state fields, and what is computed together.
 
         Args:
-          examples: Some instances, for how many rows a dispatch holds; none leaves that out.
+          examples: Some instances, or what `data` has made of them, for how many rows a dispatch holds; none leaves that out.
 
         Returns:
           The explanation, which prints itself as tables.

@@ -44,24 +44,7 @@ def require_for_sinks(graph: Graph, draft: GraphDraft, columns: Columns) -> None
       DataError: If something does; names the leaves and the user's line.
     """
     for name in _pumps_of_sinks(graph):
-
-        def read(name: str = name) -> None:
-            if name in draft.topologies:
-                edges = draft.topologies[name]
-                regions, read = [], [edges.senders, edges.receivers, edges.kinds, edges.n_nodes]
-            else:
-                plan = draft.pumps[name]
-                regions, read = [plan.region], [*plan.payload, *plan.told.values()]
-            for region in regions:
-                region.rows(columns)
-                for space in region.space.around():
-                    read += space.facts.values()
-                    space.n_rows(columns)
-            for column in read:
-                if column is not None:
-                    column.of(columns)
-
-        if found := missing_leaves(columns, read):
+        if found := missing_leaves(columns, lambda name=name: _read_all(name, draft, columns)):
             origin = draft.origins.get(name)
             raise DataError(
                 "data, labels=False",
@@ -69,6 +52,24 @@ def require_for_sinks(graph: Graph, draft: GraphDraft, columns: Columns) -> None
                 f"none, and {origin.line if origin else name} reads it",
                 "Give each instance this leaf. If outputs depend only on its length or on a choice by it, any value of that length serves.",
             )
+
+
+def _read_all(name: str, draft: GraphDraft, columns: Columns) -> None:
+    """Reads all that a pump's messages depend on: payloads, which messages there are, and their state fields."""
+    if name in draft.topologies:
+        edges = draft.topologies[name]
+        for column in (edges.senders, edges.receivers, edges.n_nodes):
+            column.of(columns)
+        return
+    plan = draft.pumps[name]
+    plan.region.rows(columns)
+    for column in (*plan.payload, *plan.told.values()):
+        column.of(columns)
+    for space in plan.region.space.around():
+        space.n_rows(columns)
+        for fact in space.facts.values():
+            if fact is not None:
+                fact.of(columns)
 
 
 def _pumps_of_sinks(graph: Graph) -> list[str]:

@@ -72,6 +72,7 @@ class _TreeFields:
         n = check_trees(f"the tree over `{self.space.dimension}` ({self._line})", parent, side, sizes)
         wrong = np.flatnonzero((n != 0) & (n != self._arity)) if self._arity else ()
         for node in wrong[:1]:
+            assert self._arity is not None
             where = f"{self._line}, instance {self.space.instances(data)[node]}"
             raise wrong_arity(where, self._arity, int(n[node]), int(self.space.numbers(data)[node]))
         return n
