@@ -204,11 +204,11 @@ class CompiledInstances:
 
     Attributes:
       plans: What each pump gets.
-      missing: The leaves of the spec that no instance has, so that the data is for `predict` alone.
+      missing_labels: The leaves of the spec that no instance has, so that the data is for `predict` alone.
     """
 
     def __init__(self, plans: Mapping[str, PumpPlan], topologies: Mapping[str, EdgePlan], columns: Columns):
-        self._n, self.plans, self.missing = len(columns), plans, columns.missing
+        self._n, self.plans, self.missing_labels = len(columns), plans, columns.missing
         self._topologies = {name: InstanceTopologies(plan, columns) for name, plan in topologies.items()}
         regions: dict[Hashable, RegionMessages] = {}
         self._pumped: list[tuple[str, RegionMessages, _Pumped]] = []

@@ -52,7 +52,7 @@ def as_instances(graph: Graph, data: Data, name: str = "data", labels: bool = Tr
     """
     if isinstance(data, Instances):
         require_some(data, name)
-        if labels and (missing := getattr(data, "missing", ())):
+        if labels and (missing := getattr(data, "missing_labels", ())):
             got = f"data without {', '.join(f'`{path}`' for path in missing)}"
             raise SettingsError(name, "all that losses need", got, "Such data are for `predict` alone.")
         return data
