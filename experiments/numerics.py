@@ -17,7 +17,7 @@ import jax
 from rich.console import Console
 
 from ampjax.errors import SettingsError
-from ampjax.testing.differences import compare
+from ampjax.numerics.differences import compare
 from ampjax.utils.text_tables import compact
 from experiments.bench.children import in_a_process
 from experiments.fusions import VALUES, Fusions, flags_of

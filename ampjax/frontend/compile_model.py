@@ -10,17 +10,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.errors import GraphError
-from ampjax.frontend.combinators.tracing import trace, tracing
+from ampjax.errors import DataError, GraphError
+from ampjax.frontend.combinators.tracing import Traced, structure_text, trace, tracing
 from ampjax.frontend.combinators.user_errors import in_users_words, refuse_leaks
-from ampjax.frontend.deduction.equations import calls
+from ampjax.frontend.deduction.equations import Name, calls, flatten
 from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.deduction.loss_nodes import note_losses
 from ampjax.frontend.deduction.lowering import Lowering
 from ampjax.frontend.deduction.values import Constant, Elements, LossTerm, OfParams, Static, Value, Wanted
 from ampjax.frontend.explain_model import ModelExplanation, explain_model
+from ampjax.frontend.gradient_parity import verify_gradients
 from ampjax.frontend.instance_columns import Columns, CompiledInstances
 from ampjax.frontend.instance_spec import LeafSpec, parse
+from ampjax.frontend.missing_labels import missing_leaves, require_for_sinks
 from ampjax.frontend.rules import (
     branch_rules,
     graph_rules,
@@ -32,6 +34,8 @@ from ampjax.frontend.rules import (
 )
 from ampjax.ir.graph import Graph
 from ampjax.jaxprs.primitives import shape_text
+from ampjax.numerics.differences import Verification
+from ampjax.utils.progress import Reporter
 
 Model = Callable[[Any, Any], Any]
 """`model(params, instance) -> loss`: plain JAX and ampjax's combinators, of one instance."""
@@ -80,10 +84,10 @@ class Compiled:
         with tracing() as dimensions:
             types = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), dict(params))
             instance = structure.unflatten([leaf.aval(dimensions) for leaf in self._leaves])
-            with in_users_words():
+            with in_users_words(f"parameters: {_keys(params)}; spec: {_keys(spec)}"):
                 function, constants, results = trace(model, types, instance)
             refuse_leaks(function.jaxpr, constants)
-            metrics = _metrics_of(function.results, results)
+            metrics = _metrics_of(function, results)
             low.draft.reserve([c.options["name"] for c in calls(function.jaxpr) if c.kind == "node"])
             low.draft.reserve_outputs([c.options["name"] for c in calls(function.jaxpr) if c.kind == "output"])
             region = Region(root)
@@ -96,34 +100,59 @@ class Compiled:
         # A traced program can't travel to another process, but the model can, and is traced there again.
         self.graph.remake = partial(_graph_of, model, params, spec, copies)
 
-    def data(self, instances: Sequence[Any]) -> CompiledInstances:
+    def data(self, instances: Sequence[Any] | CompiledInstances, *, labels: bool = True) -> CompiledInstances:
         """Instances as the graph's pumps need them.
 
         Args:
           instances: The instances, as the spec says: nested dictionaries, tuples or dataclasses of NumPy arrays, lists, numbers,
-            `amp.Ragged`, `amp.Tree` and `amp.Edges`.
+            `amp.Ragged`, `amp.Tree` and `amp.Edges`. What this method has returned is returned as it is.
+          labels: False makes data for `predict` alone: what only losses and metrics read may be missing from all instances.
 
         Returns:
           The data set.
 
         Raises:
-          DataError: If an instance does not fit the spec, or the model takes an element that it has not.
+          DataError: If an instance does not fit the spec, or the model takes an element that it has not; or if something is missing that
+            outputs depend on.
         """
-        columns = Columns(self._leaves, instances)
+        if isinstance(instances, CompiledInstances):
+            if instances.plans is not self._draft.pumps:
+                raise _not_themselves("data", "what another model's `compiled.data` gave")
+            return instances
+        columns = Columns(self._leaves, instances, labels)
         for check in self._draft.checks:
-            check(columns)
+            missing_leaves(columns, lambda check=check: check(columns))
+        if columns.missing:
+            require_for_sinks(self.graph, self._draft, columns)
         return CompiledInstances(self._draft.pumps, self._draft.topologies, columns)
 
     def params(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
-        """Parameters in the structure of the model's own, so that the model can be run with them as it is.
+        """Parameters in the structure of the model's own, so that the model can be run with them as it is; for gradients see `gradients`.
 
         Args:
           nodes: Parameters by node name: `trainer.params`.
 
         Returns:
-          The pytree that the model was compiled with, with these values.
+          The pytree that the model was compiled with, with these values. What the model does not read keeps its initial value.
+
+        Raises:
+          ParameterError: If a node's parameters are missing, or do not fit.
         """
         return self._draft.params.original(nodes)
+
+    def gradients(self, nodes: Mapping[str, tuple[Any, int]]) -> dict[str, Any]:
+        """Summed gradients in the structure of the model's own parameters, as `jax.grad` of the model gives them.
+
+        Args:
+          nodes: Gradients and their numbers of rows by node name: `trainer.gradients`.
+
+        Returns:
+          A pytree like the parameters that the model was compiled with; 0 for what the model does not read.
+
+        Raises:
+          ParameterError: If a node's gradients are missing, or do not fit.
+        """
+        return self._draft.params.gradients({name: grads for name, (grads, _) in nodes.items()})
 
     def node_params(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Parameters of the model's structure by node name, as `Trainer(params=...)` takes them.
@@ -133,22 +162,64 @@ class Compiled:
 
         Returns:
           Pytrees by node name.
+
+        Raises:
+          ParameterError: If a key is missing, or its value has another structure or shape.
         """
         return self._draft.params.by_node(params)
 
-    def explain(self, examples: Sequence[Any] = ()) -> ModelExplanation:
+    def explain(self, examples: Sequence[Any] | CompiledInstances = ()) -> ModelExplanation:
         """What the model was compiled to: nodes with the lines that they come from, state fields, and what is computed together.
 
         Args:
-          examples: Some instances, for how many rows a dispatch holds; none leaves that out.
+          examples: Some instances, or what `data` has made of them, for how many rows a dispatch holds; none leaves that out.
 
         Returns:
           The explanation, which prints itself as tables.
         """
         return explain_model(self.graph, self._draft, self.data(examples) if len(examples) else None)
 
+    def verify(
+        self,
+        examples: Sequence[Any],
+        *,
+        params: Mapping[str, Any] | None = None,
+        tolerance: float = 1e-5,
+        progress: bool = True,
+    ) -> Verification:
+        """Compares the engine's loss and gradients with those that `jax.grad` computes of the model itself.
+
+        The model runs as it is on each example, operation by operation in float64; if it does not fit together in float64, as it is. The
+        engine runs all examples together, and no parameter changes. Three sequences or trees take seconds, most of them for compilations.
+        `amp.verify` compares the graph that was made of the model with its own
+        composed function instead, under several schedules and with metrics and outputs.
+
+        Args:
+          examples: A few instances, as the model takes them.
+          params: Parameters of the model's structure; by default the initial ones.
+          tolerance: Largest difference allowed: max |difference| / max |reference| per leaf.
+          progress: Whether to show progress.
+
+        Returns:
+          The verdict, which prints as a readable report.
+
+        Raises:
+          NumericsError: If they differ; names the parameters and lists all differences.
+          GraphError: If the model draws random numbers, as dropout does.
+          DataError: If there is no instance, one does not fit, or the model's own loss or gradients are not finite.
+          ParameterError: If the parameters do not fit.
+        """
+        _require_some("verify", examples)
+        values = self.initial_params if params is None else params
+        with Reporter(progress) as reporter:
+            return verify_gradients(self, self._name, examples, values, tolerance, reporter)
+
+    @property
+    def _name(self) -> str:
+        return getattr(self._model, "__name__", "model")
+
     def __repr__(self) -> str:
-        return f"Compiled({getattr(self._model, '__name__', 'model')}: {len(self.graph.nodes)} nodes)"
+        return f"Compiled({self._name}: {len(self.graph.nodes)} nodes)"
 
     def loss(self, params: Any, instances: Sequence[Any]) -> jax.Array:
         """The summed loss of instances by the model as it is, in plain JAX: the reference for the graph.
@@ -159,7 +230,11 @@ class Compiled:
 
         Returns:
           The sum: one number.
+
+        Raises:
+          DataError: If there is no instance, or they are what `data` has made of them.
         """
+        _require_some("loss", instances)
         losses = [self._model(params, instance) for instance in instances]
         return jnp.sum(jnp.stack([loss[0] if isinstance(loss, tuple) else loss for loss in losses]))
 
@@ -197,10 +272,24 @@ def compile(model: Model, params: Mapping[str, Any], spec: Any, *, copies: int =
             raise GraphError(where, "keys that are names", f"{path[0].key!r}", "Name the parts: nodes are called so.")
         if not jnp.issubdtype(getattr(leaf, "dtype", type(leaf)), np.inexact):
             fix = "Put what is not trained into the instances, or let the model close over it."
+            if isinstance(leaf, str):
+                fix = "Is this the spec? It comes third: `amp.compile(model, params, spec)`."
             raise GraphError(where, "arrays of floats", f"{getattr(leaf, 'dtype', type(leaf).__name__)}", fix)
     if isinstance(copies, bool) or not isinstance(copies, int) or copies < 1:
         raise GraphError("compile, copies", "a number of copies, at least 1", f"{copies!r}", "1 is the network alone.")
     return Compiled(model, params, spec, copies)
+
+
+def _require_some(method: str, instances: Any) -> None:
+    """Checks that these are instances as the model takes them, and not none."""
+    if isinstance(instances, CompiledInstances):
+        raise _not_themselves(method, "what `compiled.data` made of them")
+    if hasattr(instances, "__len__") and not len(instances):
+        raise DataError(f"{method}, instances", "at least one instance", "none", "Pass a list of instances.")
+
+
+def _not_themselves(method: str, got: str) -> DataError:
+    return DataError(f"{method}, instances", "instances as the model takes them", got, "Pass the instances themselves.")
 
 
 def _graph_of(model: Model, params: Mapping[str, Any], spec: Any, copies: int) -> Graph:
@@ -230,15 +319,27 @@ def _instance_value(leaf: LeafSpec, root: IndexSpace, low: Lowering) -> Value:
     return value
 
 
-def _metrics_of(structure: Any, results: Sequence[Any]) -> list[tuple[int, str]]:
+def _keys(tree: Any) -> str:
+    """The top-level keys of a dictionary, in words."""
+    return ", ".join(f"{key!r}" for key in tree) if isinstance(tree, Mapping) and tree else "none"
+
+
+def _line_of_result(function: Traced, number: int) -> str:
+    """The user's line that makes a result of the model; "the model" if none does."""
+    equations, results = flatten(function, {variable: Name(variable.aval) for variable in function.variables})
+    return next((each.line for each in equations if results[number] in each.outputs), "the model")
+
+
+def _metrics_of(function: Traced, results: Sequence[Any]) -> list[tuple[int, str]]:
     """Checks what the model returns; gives the metrics' places and names."""
-    where, fix = "the model", "Return the loss, or `(loss, {name: value})`."
+    where, fix, structure = "the model", "Return the loss, or `(loss, {name: value})`.", function.results
     returned = structure.unflatten(range(structure.num_leaves))
     metrics: Any = {}
     if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], dict):
         returned, metrics = returned
     if not isinstance(returned, int):
-        raise GraphError(where, "a loss: one number", f"{structure}", fix)
+        fix = "Is `return` missing? " * (not results) + fix
+        raise GraphError(where, "a loss: one number", structure_text(structure), fix)
     for name, i in [("the loss", returned), *metrics.items()]:
         if name == "loss":
             raise GraphError(f"{where}, metrics", "other names than `loss`", "`loss`", "The loss is told anyway.")
@@ -247,6 +348,11 @@ def _metrics_of(structure: Any, results: Sequence[Any]) -> list[tuple[int, str]]
             or results[i].shape != ()
             or (i == returned and not jnp.issubdtype(results[i].dtype, np.floating))
         ):
-            got = shape_text(results[i]) if isinstance(i, int) else "a structure"
-            raise GraphError(f"{where}, {name}", "one number" + (" of floats" if i == returned else ""), got, fix)
+            expected = "one number" + (" of floats" if i == returned else "")
+            if not isinstance(i, int):
+                raise GraphError(f"{where}, {name}", expected, "a structure", fix)
+            if results[i].shape:
+                is_sequence = not isinstance(results[i].shape[0], int)
+                fix = f"Sum or average it: `{'amp' if is_sequence else 'jnp'}.sum`, `{'amp' if is_sequence else 'jnp'}.mean`."
+            raise GraphError(f"{_line_of_result(function, i)}, {name}", expected, shape_text(results[i]), fix)
     return [(i, name) for name, i in metrics.items()]

@@ -31,14 +31,16 @@ class ModelExplanation:
     """What a model was compiled to; prints as tables, in notebooks too.
 
     Args:
-      nodes: For each pump and each node that computes: its name, its kind, what there is one message of, and the user's line.
+      nodes: For each pump and each node that computes: its name, its kind, what there is one message of, and the user's lines that lead to it.
       fields: For each state field: its name, what it says, and the messages that carry it.
       dispatches: For each stage: its nodes, its messages and dispatches forward and backward, and rows a dispatch; empty without examples.
+      assumes: Whether control reads computed values, for which the dispatches are those of what `amp.read` assumes.
     """
 
     nodes: Sequence[tuple[str, str, str, str]]
     fields: Sequence[tuple[str, str, str]]
     dispatches: Sequence[tuple[str, int, int, float]]
+    assumes: bool = False
 
     def __str__(self) -> str:
         with io.StringIO() as text:
@@ -62,6 +64,8 @@ class ModelExplanation:
         if self.dispatches:
             rows = [(name, f"{n:,}", f"{calls:,}", f"{mean:.1f}") for name, n, calls, mean in self.dispatches]
             title = f"Computed together, with {_IN_FLIGHT} instances in flight"
+            if self.assumes:
+                title += ", where each `amp.read` gives what it assumes"
             yield _Report(title, ("stage", "messages", "dispatches", "messages\na dispatch"), rows, False)
 
 
@@ -82,6 +86,11 @@ def explain_model(graph: Graph, draft: GraphDraft, examples: CompiledInstances |
     for origin in draft.origins.values():
         spaces |= dict.fromkeys(reversed(origin.region.space.around()))
     fields = [(name, meaning, repr(space)) for space in spaces for name, meaning in space.meanings.items()]
+    known = {name for name, *_ in fields}
+    guards = [guard.field for origin in draft.origins.values() for guard in origin.region.guards]
+    fields += [
+        (name, "which function runs", "none: the host knows it") for name in dict.fromkeys(guards) if name not in known
+    ]
     dispatches: list[tuple[str, int, int, float]] = []
     if examples is not None:
         stages = simulate(graph, examples, max_active_keys=_IN_FLIGHT).stats.stages
@@ -89,4 +98,5 @@ def explain_model(graph: Graph, draft: GraphDraft, examples: CompiledInstances |
             n = stage.forward + stage.backward + stage.infer
             if stage.dispatches:
                 dispatches.append((name, n, stage.dispatches, n / stage.dispatches))
-    return ModelExplanation(nodes, fields, dispatches)
+    assumes = any(node.kind == "RouteBy" for node in graph.nodes.values())
+    return ModelExplanation(nodes, fields, dispatches, assumes)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -30,23 +31,33 @@ class Columns:
     Args:
       leaves: The leaves of the spec.
       instances: The instances.
+      labels: Whether all leaves are needed; if not, those that no instance has are 0, of the length of others along the same dimension.
+
+    Attributes:
+      missing: The paths of the leaves that no instance has.
 
     Raises:
       DataError: If instances do not fit the spec, or lengths that the spec calls the same differ.
     """
 
-    def __init__(self, leaves: Sequence[LeafSpec], instances: Sequence[Any]):
+    def __init__(self, leaves: Sequence[LeafSpec], instances: Sequence[Any], labels: bool = True):
         if isinstance(instances, Mapping) or not hasattr(instances, "__len__"):
             got, fix = type(instances).__name__, "Give a list, also for a single instance."
             raise DataError("instances", "a list of instances", f"one {got}", fix)
         self._n = len(instances)
-        self._known: dict[Hashable, Any] = {}
+        self._known: dict[Hashable, tuple[Any, set[str]]] = {}
+        self._noted: list[set[str]] = [set()]
         self._values: dict[str, np.ndarray] = {}
         self._sizes: dict[tuple[str, ...], tuple[str, np.ndarray]] = {}
+        missing = [] if labels else [leaf for leaf in leaves if leaf.is_missing(instances)]
+        self.missing = tuple(leaf.path for leaf in missing)
         for leaf in leaves:
-            self._values[leaf.path], sizes = leaf.read(instances)
-            for depth, column in enumerate(sizes):
-                self._same_sizes(leaf, depth, column)
+            if leaf.path not in self.missing:
+                self._values[leaf.path], sizes = leaf.read(instances)
+                for depth, column in enumerate(sizes):
+                    self._same_sizes(leaf, depth, column)
+        for leaf in missing:
+            self._values[leaf.path] = self._zeros(leaf)
 
     def __len__(self) -> int:
         return self._n
@@ -54,16 +65,37 @@ class Columns:
     def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """A value that is made at first use."""
         if key not in self._known:
-            self._known[key] = make()
-        return self._known[key]
+            with self.noting_missing() as read:
+                value = make()
+            self._known[key] = value, read
+        value, read = self._known[key]
+        self._noted[-1].update(read)
+        return value
+
+    @contextmanager
+    def noting_missing(self) -> Iterator[set[str]]:
+        """Notes which of the missing leaves are read inside.
+
+        Returns:
+          A context that gives the set of their paths, which grows.
+        """
+        self._noted.append(set())
+        try:
+            yield self._noted[-1]
+        finally:
+            read = self._noted.pop()
+            self._noted[-1].update(read)
 
     def leaf(self, path: str) -> np.ndarray:
         """The values of a leaf of the spec, `[rows, *shape]`."""
+        self._note(path)
         return self._values[path]
 
     def sizes(self, dimensions: tuple[str, ...]) -> np.ndarray:
         """How many elements of the last dimension each row of those before has."""
-        return self._sizes[dimensions][1]
+        path, sizes = self._sizes[dimensions]
+        self._note(path)
+        return sizes
 
     def equation(self, source: Any, operands: Sequence[Any]) -> list[np.ndarray]:
         """One operation of the model on all rows at once.
@@ -90,12 +122,33 @@ class Columns:
         results = jax.vmap(lambda *values: bind(source, values), in_axes=axes)(*padded)
         return [np.asarray(result)[:n] for result in results]
 
+    def _row(self, dimensions: tuple[str, ...], row: int) -> str:
+        """A row of the space of some dimensions, in words."""
+        instance = row
+        for depth in range(len(dimensions), 0, -1):
+            instance = int(np.searchsorted(np.cumsum(self._sizes[dimensions[:depth]][1]), instance, side="right"))
+        return f"row {row}, of instance {instance}" if dimensions else f"instance {instance}"
+
+    def _note(self, path: str) -> None:
+        if path in self.missing:
+            self._noted[-1].add(path)
+
+    def _zeros(self, leaf: LeafSpec) -> np.ndarray:
+        """Zeros in the place of a leaf that no instance has; none along dimensions that no other leaf has."""
+        n = self._n
+        for depth in range(len(leaf.dimensions)):
+            none = leaf.path, np.zeros(n, np.int64)
+            n = int(self._sizes.setdefault(leaf.dimensions[: depth + 1], none)[1].sum())
+        return np.zeros((n, *leaf.shape), leaf.dtype)
+
     def _same_sizes(self, leaf: LeafSpec, depth: int, sizes: np.ndarray) -> None:
         dimensions = leaf.dimensions[: depth + 1]
         other, known = self._sizes.setdefault(dimensions, (leaf.path, sizes))
         if len(known) != len(sizes) or (known != sizes).any():
             at = int(np.flatnonzero(known != sizes)[0]) if len(known) == len(sizes) else -1
-            got = f"{known[at]} and {sizes[at]} in row {at}" if at >= 0 else f"{len(known)} and {len(sizes)} rows"
+            got = f"{len(known)} and {len(sizes)} rows"
+            if at >= 0:
+                got = f"{known[at]} and {sizes[at]} in {self._row(dimensions[:-1], at)}"
             where = f"instances, dimension `{dimensions[-1]}`"
             fix = "Give both the same length, or the dimension another name in the spec."
             raise DataError(where, f"one length in `{other}` and `{leaf.path}`", got, fix)
@@ -148,10 +201,14 @@ class CompiledInstances:
       plans: What each pump gets.
       topologies: What each topology pump gets.
       columns: The data set.
+
+    Attributes:
+      plans: What each pump gets.
+      missing_labels: The leaves of the spec that no instance has, so that the data is for `predict` alone.
     """
 
     def __init__(self, plans: Mapping[str, PumpPlan], topologies: Mapping[str, EdgePlan], columns: Columns):
-        self._n = len(columns)
+        self._n, self.plans, self.missing_labels = len(columns), plans, columns.missing
         self._topologies = {name: InstanceTopologies(plan, columns) for name, plan in topologies.items()}
         regions: dict[Hashable, RegionMessages] = {}
         self._pumped: list[tuple[str, RegionMessages, _Pumped]] = []

@@ -63,6 +63,19 @@ class LeafSpec:
         if isinstance(instances, Stacked):
             return self._read_stacked(self._follow(instances.columns, 0), len(instances))
         values = [self._follow(instance, number) for number, instance in enumerate(instances)]
+        try:
+            return self._read(values)
+        except DataError:
+            for number, value in enumerate(values):
+                try:
+                    self._read([value])
+                except DataError as error:
+                    where = f"instance {number}, `{self.path}`"
+                    raise DataError(where, error.expected, error.got, error.fix) from None
+            raise
+
+    def _read(self, values: list[Any]) -> tuple[np.ndarray, list[np.ndarray]]:
+        """What instances hold, one after the other."""
         sizes: list[np.ndarray] = []
         for depth in range(len(self.dimensions)):
             is_last = depth == len(self.dimensions) - 1
@@ -71,6 +84,22 @@ class LeafSpec:
                 break
             values = [row for value in values for row in _rows(value)]
         return self._stacked(values), sizes
+
+    def is_missing(self, instances: Sequence[Any]) -> bool:
+        """Whether no instance has the leaf.
+
+        Args:
+          instances: The instances.
+        """
+        wholes = [instances.columns] if isinstance(instances, Stacked) else instances
+        return not any(self._is_in(whole) for whole in wholes)
+
+    def _is_in(self, instance: Any) -> bool:
+        try:
+            self._follow(instance, 0)
+        except DataError:
+            return False
+        return True
 
     def _read_stacked(self, column: Any, n: int) -> tuple[np.ndarray, list[np.ndarray]]:
         """The same of a data set that is stacked already."""
@@ -146,9 +175,10 @@ class LeafSpec:
                 value = getattr(value, str(name)) if hasattr(key, "name") else value[name]
             except (KeyError, AttributeError, IndexError, TypeError):
                 there = sorted(value) if isinstance(value, dict) else type(value).__name__
-                raise DataError(
-                    f"instance {number}", f"`{self.path}`", f"{there}", "Give every instance what the spec names."
-                ) from None
+                fix = "Give every instance what the spec names; with `labels=False`, what only losses read may be missing."
+                if name in ("parent", "side", "value") and isinstance(value, tuple | list):
+                    fix = "Make a tree of nested tuples with `amp.Tree.of(...)`."
+                raise DataError(f"instance {number}", f"`{self.path}`", f"{there}", fix) from None
         return value
 
 
@@ -220,7 +250,8 @@ def _parsed(keys: tuple[Any, ...], text: Any) -> LeafSpec:
     if not (jnp.issubdtype(dtype, np.number) or jnp.issubdtype(dtype, np.bool_)):
         raise GraphError(where, "a dtype of JAX", f"`{match[1]}`", fix)
     if jax.dtypes.canonicalize_dtype(dtype) != dtype:
-        hint = 'Use 32 bits, or `jax.config.update("jax_enable_x64", True)`.'
+        narrow = jax.dtypes.canonicalize_dtype(dtype).name
+        hint = f'Write `{narrow}`, or set `jax.config.update("jax_enable_x64", True)`.'
         raise GraphError(where, "a dtype that JAX holds now", f"`{match[1]}`", hint)
     parts = [part.strip() for part in match[2].split(",") if part.strip()]
     named = [part for part in parts if not part.isdigit()]

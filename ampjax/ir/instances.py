@@ -137,7 +137,8 @@ class Messages:
 class Instances(Protocol):
     """A data set: it has a length and hands out many instances at once, as columns.
 
-    It may have an attribute `sizes` `[n]`: how large each instance is, for the setting `group_by_size`.
+    It may have an attribute `sizes` `[n]`: how large each instance is, for the setting `group_by_size`; and one `missing_labels`, names
+    of what losses need and it has not, so that only `predict` takes it.
     """
 
     def __len__(self) -> int: ...

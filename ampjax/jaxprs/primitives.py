@@ -209,11 +209,17 @@ def source_line(eqn: Any) -> str:
     Returns:
       `file.py:12`; in a notebook the line itself; empty where JAX did not keep it.
     """
+    return next((line_text(File(frame.file_name), frame.line_num) for frame in users_frames(eqn)), "")
+
+
+def users_frames(eqn: Any) -> Iterator[Any]:
+    """Yields the frames of the user's own functions behind an equation, the innermost first, as far as JAX kept them.
+
+    Args:
+      eqn: The equation. Of one in a function under `jax.jit`, JAX keeps the frames inside of that function only.
+    """
     traceback = getattr(eqn.source_info, "traceback", None)
-    for frame in getattr(traceback, "frames", ()):
-        if not is_library_file(frame.file_name):
-            return line_text(File(frame.file_name), frame.line_num)
-    return ""
+    yield from (frame for frame in getattr(traceback, "frames", ()) if not is_library_file(frame.file_name))
 
 
 def line_text(file: File, number: int) -> str:
@@ -233,11 +239,7 @@ def source_function(eqn: Any) -> str:
     Args:
       eqn: The equation.
     """
-    traceback = getattr(eqn.source_info, "traceback", None)
-    for frame in getattr(traceback, "frames", ()):
-        if not is_library_file(frame.file_name):
-            return frame.function_name.rsplit(".", 1)[-1]
-    return ""
+    return next((frame.function_name.rsplit(".", 1)[-1] for frame in users_frames(eqn)), "")
 
 
 def shape_text(aval: Any) -> str:

@@ -1,6 +1,6 @@
 """Helpers for tests, those of users included: the oracle, the measure of differences, and random graphs."""
 
-from ampjax.testing.differences import compare, difference_table
+from ampjax.numerics.differences import compare, difference_table
 from ampjax.testing.random_graphs.random_case import Case, random_case
 from ampjax.testing.reference import Reference, init_params, reference
 

@@ -12,8 +12,8 @@ import numpy as np
 import optax
 
 from ampjax.ir.graph import Graph
+from ampjax.numerics.differences import Difference, compare, wide
 from ampjax.sched.diagnose.statistics import Statistics
-from ampjax.testing.differences import Difference, compare, wide
 from ampjax.testing.message_states import StateDict
 from ampjax.testing.reference import Reference
 from ampjax.train.predictions import Predictions

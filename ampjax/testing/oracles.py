@@ -13,10 +13,10 @@ from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ampjax.errors import AmpError, GraphError
 from ampjax.ir.bodies import Body
+from ampjax.numerics.double_precision import operation_by_operation, widened
 from ampjax.utils.setting_checks import one_of
 
 
@@ -54,11 +54,11 @@ class Eager:
 
     def scope(self) -> AbstractContextManager[None]:
         """Neither compiles more than one operation at a time, nor narrows float64."""
-        return _operation_by_operation()
+        return _evaluable_throughout()
 
     def cast(self, tree: Any) -> Any:
         """The same values; single precision leaves in double precision, as NumPy arrays."""
-        return jax.tree.map(_widened, tree)
+        return widened(tree)
 
     def body(self, node: str, body: Body) -> Callable[..., Any]:
         """Makes a function that evaluates a body on one row.
@@ -107,8 +107,6 @@ class Jitted:
         return compiled(body.apply, body.rng)
 
 
-_WIDER = {np.dtype("float32"): np.dtype("float64"), np.dtype("complex64"): np.dtype("complex128")}
-
 ORACLES: dict[str, Oracle] = {"eager": Eager(), "jit": Jitted()}
 
 
@@ -143,14 +141,9 @@ def evaluable(where: str) -> Iterator[None]:
 
 
 @contextmanager
-def _operation_by_operation() -> Iterator[None]:
-    with jax.enable_x64(True), jax.disable_jit(), evaluable("the reference, between bodies or on its way back"):
+def _evaluable_throughout() -> Iterator[None]:
+    with operation_by_operation(), evaluable("the reference, between bodies or on its way back"):
         yield
-
-
-def _widened(leaf: Any) -> Any:
-    wide = _WIDER.get(getattr(leaf, "dtype", None))
-    return leaf if wide is None else np.asarray(leaf, wide)
 
 
 @functools.lru_cache(maxsize=512)

@@ -1,38 +1,14 @@
-"""The verdict of `verify`, and its account of what was compared and what was not."""
+"""The account that `verify` gives of what was compared and what was not."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from ampjax.ir.graph import Graph
-from ampjax.testing.differences import Difference, difference_table
+from ampjax.numerics.differences import Difference, difference_table
 from ampjax.testing.engine_run import has_sinks
 from ampjax.testing.reference import Reference
 from ampjax.train.settings import Settings
-
-
-@dataclass(frozen=True)
-class Verification:
-    """The result of `verify`.
-
-    Args:
-      ok: Whether everything agrees within the tolerance.
-      worst: The largest difference, max |difference| / max |reference| over leaves, losses, norms, metrics and sinks.
-      report: A readable account, one part per schedule, with what was not looked at.
-      not_looked_at: What can still be wrong, a line each.
-    """
-
-    ok: bool
-    worst: float
-    report: str
-    not_looked_at: tuple[str, ...] = ()
-
-    def __bool__(self) -> bool:
-        return self.ok
-
-    def __repr__(self) -> str:
-        return self.report
 
 
 def account(settings: Settings, differences: Mapping[str, Sequence[Difference]], tolerance: float) -> str:
@@ -81,9 +57,7 @@ def not_looked_at(
       oracle: How it evaluated bodies.
       largest: Rows of the largest dispatch.
     """
-    random = [
-        f"`{name}`" for name, node in graph.nodes.items() if (body := getattr(node.op, "body", None)) and body.rng
-    ]
+    random = random_nodes(graph)
     unseen = [
         "updates and optimizers, and the averaging of replicas: parameters were frozen",
         f"dispatches of more than {_count(largest, 'row')}: give more instances to fill larger ones",
@@ -100,3 +74,12 @@ def not_looked_at(
     if oracle == "jit":
         unseen.append("mistakes of XLA's that the reference shares: its bodies were compiled, too")
     return tuple(unseen)
+
+
+def random_nodes(graph: Graph) -> list[str]:
+    """The names of the nodes whose bodies draw random numbers, in backquotes.
+
+    Args:
+      graph: The graph.
+    """
+    return [f"`{name}`" for name, node in graph.nodes.items() if (body := getattr(node.op, "body", None)) and body.rng]

@@ -44,7 +44,7 @@ def warn_of(loss: float, where: str, params: Mapping[str, Any], data: AnyInstanc
     bad = None if isinstance(data, LoopInstances) else _first_bad(data)
     cause = "" if bad is None else f" Instance {bad[0]} pumps a value that is not finite to `{bad[1]}`."
     warnings.warn(
-        f"{where}: expected a finite training loss, got {loss}{nodes}.{cause} Look at payloads and labels, lower the learning rate, or let the "
+        f"{where}: expected a finite training loss, got {loss}{nodes}.{cause} Look at payloads and labels, and for a maximum of nothing; lower the learning rate, or let the "
         "optimizer leave such gradients out (`optax.apply_if_finite`); begin again from earlier parameters, or from what `trainer.save` wrote.",
         RuntimeWarning,
         stacklevel=2,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -84,7 +84,7 @@ def _require_known(nodes: Collection[str], given: Iterable[str]) -> None:
             f"parameters of `{unknown[0]}`",
             f"one of the parameterised nodes {list(nodes)}",
             "an unknown node",
-            "Use a node's name.",
+            "Use a node's name; `compiled.node_params` gives the parameters of a compiled model by node.",
         )
 
 
@@ -102,21 +102,40 @@ def check_like(node: str, wanted: Any, value: Any) -> Any:
     Raises:
       ParameterError: If not; names the leaf.
     """
-    where = f"parameters of `{node}`"
+    require_like(node, wanted, value)
+    for leaf, old, new in _leaves(node, wanted, value):
+        if jnp.issubdtype(jnp.result_type(old), jnp.floating) and not np.isfinite(np.asarray(new, np.float64)).all():
+            raise ParameterError(leaf, "finite values", "NaN or infinity", "Check where these parameters come from.")
+    return jax.tree.map(lambda old, new: jnp.asarray(new, jnp.result_type(old)), wanted, value)
+
+
+def require_like(node: str, wanted: Any, value: Any) -> None:
+    """Checks that a pytree has the structure and shapes of another.
+
+    Args:
+      node: The node's name, for errors.
+      wanted: The pytree to compare with.
+      value: The pytree that was given.
+
+    Raises:
+      ParameterError: If not; names the leaf.
+    """
     if jax.tree.structure(wanted) != jax.tree.structure(value):
         raise ParameterError(
-            where,
+            f"parameters of `{node}`",
             f"the structure {jax.tree.structure(wanted)}",
             f"{jax.tree.structure(value)}",
             "Start from `trainer.params` and change values.",
         )
-    paths = jax.tree_util.tree_flatten_with_path(wanted)[0]
-    for (path, old), new in zip(paths, jax.tree.leaves(value), strict=True):
-        leaf = f"{where}{', leaf ' + jax.tree_util.keystr(path) if path else ''}"
+    for leaf, old, new in _leaves(node, wanted, value):
         if jnp.shape(old) != jnp.shape(new):
             raise ParameterError(
                 leaf, f"shape {jnp.shape(old)}", f"{jnp.shape(new)}", "Give arrays of the node's shapes."
             )
-        if jnp.issubdtype(jnp.result_type(old), jnp.floating) and not np.isfinite(np.asarray(new, np.float64)).all():
-            raise ParameterError(leaf, "finite values", "NaN or infinity", "Check where these parameters come from.")
-    return jax.tree.map(lambda old, new: jnp.asarray(new, jnp.result_type(old)), wanted, value)
+
+
+def _leaves(node: str, wanted: Any, value: Any) -> Iterator[tuple[str, Any, Any]]:
+    """What errors call each leaf, and both pytrees' values of it."""
+    paths = jax.tree_util.tree_flatten_with_path(wanted)[0]
+    for (path, old), new in zip(paths, jax.tree.leaves(value), strict=True):
+        yield f"parameters of `{node}`{', leaf ' + jax.tree_util.keystr(path) if path else ''}", old, new

@@ -340,7 +340,7 @@ class Trainer:
         """Computes the messages that arrive at each sink. Losses are left out, so no labels are needed.
 
         Args:
-          data: The instances.
+          data: The instances; of a compiled model without labels, what `compiled.data(instances, labels=False)` gives.
           progress: Whether to show progress.
 
         Returns:
@@ -366,7 +366,7 @@ class Trainer:
         Raises:
           Exception: As `predict`.
         """
-        instances = self.session.instances(data)
+        instances = self.session.instances(data, labels=False)
         with Reporter(progress) as reporter:
             return await single_passes.predict(self.session, instances, reporter)
 

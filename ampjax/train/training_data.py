@@ -17,7 +17,9 @@ AnyInstances = Instances | LoopInstances
 """What is run: a data set, or examples with the controller that pumps their messages."""
 
 
-def as_data(graph: Graph, controller: ControllerLoop | None, data: Data, name: str = "data") -> AnyInstances:
+def as_data(
+    graph: Graph, controller: ControllerLoop | None, data: Data, name: str = "data", labels: bool = True
+) -> AnyInstances:
     """The instances that a trainer runs.
 
     Args:
@@ -25,28 +27,34 @@ def as_data(graph: Graph, controller: ControllerLoop | None, data: Data, name: s
       controller: A user-written controller, or None.
       data: What the user passed.
       name: What an error calls it.
+      labels: Whether what losses need must be there.
 
     Raises:
-      SettingsError: If it is neither a data set nor a sequence, or is empty.
+      SettingsError: If it is neither a data set nor a sequence, is empty, or lacks what losses need.
     """
     if controller is None:
-        return as_instances(graph, data, name)
+        return as_instances(graph, data, name, labels)
     return LoopInstances(controller, require_sequence(data, name), ragged_pumps(graph))
 
 
-def as_instances(graph: Graph, data: Data, name: str = "data") -> Instances:
+def as_instances(graph: Graph, data: Data, name: str = "data", labels: bool = True) -> Instances:
     """A data set, from one or from a list of dictionaries.
 
     Args:
       graph: A closed graph.
       data: What the user passed.
       name: What an error calls it.
+      labels: Whether what losses need must be there.
 
     Raises:
-      SettingsError: If it is neither, or empty, or instances of a model that are not those of its compiled graph yet.
+      SettingsError: If it is neither, or empty, or instances of a model that are not those of its compiled graph yet, or if it lacks what
+        losses need.
     """
     if isinstance(data, Instances):
         require_some(data, name)
+        if labels and (missing := getattr(data, "missing_labels", ())):
+            got = f"data without {', '.join(f'`{path}`' for path in missing)}"
+            raise SettingsError(name, "all that losses need", got, "Such data are for `predict` alone.")
         return data
     data = require_sequence(data, name)
     if graph.remake is not None and not (isinstance(data[0], Mapping) and set(data[0]) <= set(graph.pumps)):

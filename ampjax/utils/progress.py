@@ -9,10 +9,23 @@ from typing import Any
 
 import rich
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
 FIRST_S, MOST_S = 5.0, 120.0
 """Seconds to the first line of a part where there is no terminal. Each next one takes twice as long, up to `MOST_S`: few lines, however long the part."""
+
+_RATE_S = 10.0
+"""Seconds over which a bar measures how fast it moves."""
 
 COMPILING = "compiling"
 """A part of a run that is not counted in instances: all kernels are compiled."""
@@ -39,9 +52,9 @@ class Reporter:
                 MofNCompleteColumn(),
                 TimeElapsedColumn(),
                 TextColumn("left"),
-                TimeRemainingColumn(),
+                _TimeLeft(),
             )
-            self._bars = Progress(*columns, console=self._console, transient=True)
+            self._bars = Progress(*columns, console=self._console, transient=True, speed_estimate_period=_RATE_S)
 
     def __enter__(self) -> Reporter:
         if self._bars is not None:
@@ -53,12 +66,13 @@ class Reporter:
             self._bars.stop()
 
     @contextmanager
-    def part(self, name: str, total: int) -> Iterator[Any]:
+    def part(self, name: str, total: int, compiled: Callable[[], int] = lambda: 0) -> Iterator[Any]:
         """Shows a part of the run.
 
         Args:
           name: What it is called.
           total: How much there is to do; a part of 0 is not shown.
+          compiled: Counts compilations. Where there were some, the rate says nothing of the time that is left, and none is shown.
 
         Returns:
           A context that gives a function `advance(n)`: `n` more is done.
@@ -66,34 +80,47 @@ class Reporter:
         if self._console is None or not total:
             yield lambda n=1: None
         elif self._bars is None:
-            yield self._lines(name, total)
+            yield self._lines(name, total, compiled)
         else:
-            bars, task = self._bars, self._bars.add_task(name, total=total)
+            task = self._bars.add_task(name, total=total)
             try:
-                yield lambda n=1: bars.advance(task, n)
+                yield self._bar(self._bars, task, compiled)
             finally:
-                bars.remove_task(task)
+                self._bars.remove_task(task)
 
     def line(self, text: str) -> None:
         """A line that stays on the screen."""
         if self._console is not None:
             self._console.print(text, highlight=False, soft_wrap=True)
 
-    def _lines(self, name: str, total: int) -> Callable[..., None]:
+    def _bar(self, bars: Progress, task: TaskID, compiled: Callable[[], int]) -> Callable[..., None]:
+        """Moves a bar; it tells no time that is left until nothing has been compiled for as long as the rate is measured over."""
+        known, steady_at = compiled(), self._now()
+
+        def advance(n: int = 1) -> None:
+            nonlocal known, steady_at
+            if compiled() != known:
+                known, steady_at = compiled(), self._now() + _RATE_S
+            bars.update(task, advance=n, is_steady=self._now() >= steady_at)
+
+        return advance
+
+    def _lines(self, name: str, total: int, compiled: Callable[[], int]) -> Callable[..., None]:
         """Counts what is done, and tells of it in a line now and then."""
-        told_at, told, done, wait = self._now(), 0, 0, FIRST_S
+        told_at, told, done, wait, known = self._now(), 0, 0, FIRST_S, compiled()
         due = told_at + wait
 
         def advance(n: int = 1) -> None:
-            nonlocal told_at, told, done, wait, due
+            nonlocal told_at, told, done, wait, due, known
             done += n
             now = self._now()
             if now < due or not 0 < done < total:
                 return
-            # By what was done since the last line: what is slow at first, such as a pass whose kernels are compiled, stays so for a while only.
-            self.line(_so_far(name, done, total, (now - told_at) / (done - told) * (total - done)))
+            # By what was done since the last line: what is slow at first stays so for a while only.
+            left_s = (now - told_at) / (done - told) * (total - done) if compiled() == known else None
+            self.line(_so_far(name, done, total, left_s))
             wait = min(2 * wait, MOST_S)
-            due, told_at, told = now + wait, now, done
+            due, told_at, told, known = now + wait, now, done, compiled()
 
         return advance
 
@@ -110,17 +137,18 @@ class OnePart(Reporter):
         self._advance = advance
 
     @contextmanager
-    def part(self, name: str, total: int) -> Iterator[Any]:
+    def part(self, name: str, total: int, compiled: Callable[[], int] = lambda: 0) -> Iterator[Any]:
         """Adds a run to the part.
 
         Args:
           name: Not shown.
           total: Not shown.
+          compiled: Not needed.
 
         Returns:
           A context that gives the part's `advance`.
         """
-        del name, total
+        del name, total, compiled
         yield self._advance
 
 
@@ -128,7 +156,17 @@ SILENT = Reporter(False)
 """Shows nothing."""
 
 
-def _so_far(name: str, done: int, total: int, left_s: float) -> str:
+class _TimeLeft(TimeRemainingColumn):
+    """The time that is left; none while kernels are compiled."""
+
+    def render(self, task: Task) -> Text:
+        """Shows it, if the rate is steady."""
+        return super().render(task) if task.fields.get("is_steady", True) else Text("-:--:--", "progress.remaining")
+
+
+def _so_far(name: str, done: int, total: int, left_s: float | None) -> str:
+    if left_s is None:
+        return f"{name}: {done} of {total}, compiling"
     if name == COMPILING:
         return f"compiling {done} of {total} kernels, about {left_s:.0f} s left"
     if name == AS_NEEDED:

@@ -353,7 +353,7 @@ MISTAKES = {
     "parameters of an unknown node": (
         with_params({"linaer": PARAMS}),
         ParameterError,
-        "parameters of `linaer`: expected one of the parameterised nodes ['linear'], got an unknown node. Use a node's name.",
+        "parameters of `linaer`: expected one of the parameterised nodes ['linear'], got an unknown node. Use a node's name; `compiled.node_params` gives the parameters of a compiled model by node.",
     ),
     "parameters of another structure": (
         with_params({"linear": {"w": PARAMS["w"]}}),
@@ -374,7 +374,7 @@ MISTAKES = {
     "an unknown node in set_params": (
         lambda: trainer(dense()).set_params({"nonlinear": PARAMS}),
         ParameterError,
-        "parameters of `nonlinear`: expected one of the parameterised nodes ['linear'], got an unknown node. Use a node's name.",
+        "parameters of `nonlinear`: expected one of the parameterised nodes ['linear'], got an unknown node. Use a node's name; `compiled.node_params` gives the parameters of a compiled model by node.",
     ),
 }
 

@@ -10,7 +10,17 @@ import jax.numpy as jnp
 from jax.core import ShapedArray, Tracer
 
 from ampjax.errors import GraphError
-from ampjax.frontend.combinators.tracing import Call, Traced, bind, dimensions, require_same, trace, type_of, user_line
+from ampjax.frontend.combinators.tracing import (
+    Call,
+    Traced,
+    bind,
+    dimensions,
+    require_same,
+    structure_text,
+    trace,
+    type_of,
+    user_line,
+)
 from ampjax.ir.builders import control_builders
 from ampjax.ir.state import StateFn
 from ampjax.ir.wires import Wire
@@ -58,10 +68,12 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
       What it returns.
 
     Raises:
-      GraphError: If there is no function, or they return different types.
+      GraphError: If there is no list of functions, or they return different types.
     """
-    if not branches:
-        raise GraphError(user_line(), "at least one function", "none", "Give `switch` a list of functions.")
+    if not isinstance(branches, Sequence) or not branches:
+        got = "none" if isinstance(branches, Sequence) else type(branches).__name__
+        fix = "Give `switch` a list of functions, then the operands: `amp.switch(index, [f, g], x)`."
+        raise GraphError(user_line(), "a list of at least one function", got, fix)
     if _is_known(index):
         return branches[min(max(int(index), 0), len(branches) - 1)](*operands)
     return _choice(jnp.clip(jnp.asarray(index, jnp.int32), 0, len(branches) - 1), branches, operands, "switch")
@@ -128,7 +140,10 @@ def while_loop(test: Callable[[Any], Any], body: Callable[[Any], Any], init: Any
         )
     if step.results != structure:
         raise GraphError(
-            line, f"a body that returns the carry, {structure}", f"{step.results}", "Return it as `init` is built."
+            line,
+            f"a body that returns the carry, {structure_text(structure)}",
+            structure_text(step.results),
+            "Return it as `init` is built.",
         )
     require_same(line, "a carry that keeps its types", types, results)
     carry = structure.unflatten(types)
@@ -153,6 +168,9 @@ def _choice(index: Any, branches: Sequence[Callable[..., Any]], operands: Sequen
     leaves, structure = jax.tree.flatten(tuple(operands))
     leaves = [jnp.asarray(leaf) for leaf in leaves]
     types = structure.unflatten([type_of(leaf) for leaf in leaves])
+    names = [f"branch {number}" for number in range(len(branches))]
+    if kind == "cond":
+        names = ["the branch for false", "the branch for true"]
     traced: list[Traced] = []
     values: list[Any] = []
     n_closed: list[int] = []
@@ -161,11 +179,10 @@ def _choice(index: Any, branches: Sequence[Callable[..., Any]], operands: Sequen
         function, closed, out = trace(branch, *types)
         if traced and function.results != traced[0].results:
             fix = "Return the same structure from every branch."
-            raise GraphError(
-                line, f"{traced[0].results}, as branch 0 returns", f"{function.results} from branch {number}", fix
-            )
+            expected = f"{structure_text(traced[0].results)}, as {names[0]} returns"
+            raise GraphError(line, expected, f"{structure_text(function.results)} from {names[number]}", fix)
         if traced:
-            require_same(line, f"branch {number} to return the same types as branch 0", results, out)
+            require_same(line, f"{names[number]} to return the same types as {names[0]}", results, out)
         else:
             results = out
         traced.append(function)

@@ -12,7 +12,17 @@ import numpy as np
 
 from ampjax.errors import DataError, GraphError
 from ampjax.frontend.combinators.structures import Ragged
-from ampjax.frontend.combinators.tracing import Call, along, bind, dimensions, require_same, trace, type_of, user_line
+from ampjax.frontend.combinators.tracing import (
+    Call,
+    along,
+    bind,
+    dimensions,
+    require_same,
+    structure_text,
+    trace,
+    type_of,
+    user_line,
+)
 from ampjax.jaxprs.primitives import shape_text
 
 _FIX = "Mend the edges: nodes count from 0 within their graph, and so do kinds."
@@ -178,7 +188,12 @@ def _check_sent(structures: Sequence[Any], types: Sequence[Sequence[Any]], line:
     for number, (structure, own) in enumerate(zip(structures, types, strict=True)):
         if structure != structures[0]:
             fix = "Return the same structure from every function."
-            raise GraphError(line, f"{structures[0]}, as function 0 returns", f"{structure} from {number}", fix)
+            raise GraphError(
+                line,
+                f"{structure_text(structures[0])}, as function 0 returns",
+                f"{structure_text(structure)} from {number}",
+                fix,
+            )
         require_same(line, f"function {number} to send the same types as function 0", types[0], own)
     for a in types[0]:
         if not jnp.issubdtype(a.dtype, jnp.floating):

@@ -11,7 +11,16 @@ import jax
 import jax.numpy as jnp
 
 from ampjax.errors import GraphError
-from ampjax.frontend.combinators.tracing import Call, bind, dimensions, require_same, trace, type_of, user_line
+from ampjax.frontend.combinators.tracing import (
+    Call,
+    bind,
+    dimensions,
+    require_same,
+    structure_text,
+    trace,
+    type_of,
+    user_line,
+)
 
 _KEYS: contextvars.ContextVar[list[Any] | None] = contextvars.ContextVar("ampjax_keys", default=None)
 
@@ -69,7 +78,9 @@ def stochastic(f: Callable[..., Any], otherwise: Callable[..., Any], *operands: 
     second, second_closed, others = trace(lambda args: otherwise(*args), types)
     if first.results != second.results:
         fix = "Return the same structure from both."
-        raise GraphError(line, f"{first.results}, as in training", f"{second.results} otherwise", fix)
+        raise GraphError(
+            line, f"{structure_text(first.results)}, as in training", f"{structure_text(second.results)} otherwise", fix
+        )
     require_same(line, "the same types in training and otherwise", results, others)
     closed = (len(first_closed), len(second_closed))
     call = Call("stochastic", results, (first, second), closed, line)

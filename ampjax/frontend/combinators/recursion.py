@@ -13,7 +13,16 @@ from jax.core import ShapedArray
 from ampjax.errors import DataError, GraphError
 from ampjax.frontend.combinators.sequences import dimension_of, is_symbolic, length_of, row_type, sequences_of
 from ampjax.frontend.combinators.structures import stack
-from ampjax.frontend.combinators.tracing import Call, along, bind, require_same, trace, type_of, user_line
+from ampjax.frontend.combinators.tracing import (
+    Call,
+    along,
+    bind,
+    require_same,
+    structure_text,
+    trace,
+    type_of,
+    user_line,
+)
 from ampjax.jaxprs.primitives import shape_text
 
 _MEND_NUMBERS = "Mend the numbers in the data."
@@ -127,5 +136,10 @@ def _require_integer(j: Any) -> None:
 
 def _require_like_init(line: str, tree: Any, first: Sequence[Any], own: Any, results: Sequence[Any]) -> None:
     if own != tree:
-        raise GraphError(line, f"a result as `init` is built, {tree}", f"{own}", "Return what `recur` is to give.")
+        raise GraphError(
+            line,
+            f"a result as `init` is built, {structure_text(tree)}",
+            structure_text(own),
+            "Return what `recur` is to give.",
+        )
     require_same(line, "a result of the types of `init`", [type_of(x) for x in first], [type_of(x) for x in results])

@@ -14,7 +14,17 @@ from jax.core import ShapedArray
 
 from ampjax.errors import DataError, GraphError
 from ampjax.frontend.combinators.structures import as_sequence, is_rows, stack
-from ampjax.frontend.combinators.tracing import Call, along, bind, dimensions, require_same, trace, type_of, user_line
+from ampjax.frontend.combinators.tracing import (
+    Call,
+    along,
+    bind,
+    dimensions,
+    require_same,
+    structure_text,
+    trace,
+    type_of,
+    user_line,
+)
 from ampjax.jaxprs.primitives import shape_text
 
 _LEARNS_TYPES: contextvars.ContextVar[bool] = contextvars.ContextVar("ampjax_learns_types", default=False)
@@ -57,8 +67,8 @@ def scan(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, *, revers
     if outer[0] != carry_structure:
         raise GraphError(
             line,
-            f"scan's function to return (carry, y), with the carry's structure {carry_structure}",
-            f"{step.results}",
+            f"scan's function to return (carry, y), with a carry like `init`, {structure_text(carry_structure)}",
+            structure_text(step.results),
             "Return the carry as `init` is built.",
         )
     k = len(carry_leaves)
@@ -172,7 +182,7 @@ def sum(xs: Any) -> Any:
 
 
 def max(xs: Any) -> Any:
-    """The largest of a sequence's elements, entry by entry; minus infinity for an empty one. Equal ones share the gradient.
+    """The largest of a sequence's elements, entry by entry; minus infinity for an empty one, of which most losses make NaN. Equal ones share the gradient.
 
     Args:
       xs: A sequence of floats, or a pytree of such sequences.
@@ -273,7 +283,7 @@ def sequences_of(what: str, xs: Any) -> tuple[list[Any], Any]:
       GraphError: If there is none, or a number is among them.
     """
     leaves, structure = jax.tree.flatten(xs, is_leaf=is_rows)
-    leaves = [as_sequence(leaf) for leaf in leaves]
+    leaves = [_no_elements(leaf) if _LEARNS_TYPES.get() else as_sequence(leaf) for leaf in leaves]
     for leaf in leaves:
         if not is_rows(leaf) and not jnp.ndim(leaf):
             fix = "Give arrays whose first axis counts elements."
@@ -329,6 +339,12 @@ def _blank(leaves: Sequence[Any], structure: Any) -> Any:
     return structure.unflatten(
         [leaf.values[0:0] if is_rows(leaf) else np.zeros(leaf.shape[1:], leaf.dtype) for leaf in leaves]
     )
+
+
+def _no_elements(leaf: Any) -> Any:
+    """What stands for an element of an empty list may be a number where the model expects a sequence: then one without elements."""
+    leaf = as_sequence(leaf)
+    return leaf if is_rows(leaf) or jnp.ndim(leaf) else np.zeros(0, jnp.result_type(leaf))
 
 
 def _empty(one: Callable[[], Any]) -> Any:

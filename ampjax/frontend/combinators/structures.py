@@ -88,6 +88,9 @@ class Ragged:
 class Tree:
     """A tree as columns: a row for each node, in any order.
 
+    A spec writes it as `amp.Tree("int32[v]", "int32[v]", "int32[v]")`: the types of parents, sides and values along one dimension; values
+    may be any pytree, such as `{"word": "int32[v]"}`.
+
     Args:
       parent: `[v]` integers: the row of each node's parent; -1 for the root, of which there is one.
       side: `[v]` integers: which child of its parent a node is, from 0.

@@ -59,10 +59,12 @@ class Traced:
     Args:
       jaxpr: Its open jaxpr. Its first variables are what it closed over, the others its arguments' leaves.
       results: The structure of its result.
+      line: The user's line that gave it to the combinator.
     """
 
     jaxpr: Any
     results: Any
+    line: str
 
     @property
     def variables(self) -> list[Any]:
@@ -129,12 +131,15 @@ def dimensions() -> Dimensions | None:
     return _DIMENSIONS.get()
 
 
-def trace(function: Callable[..., Any], *args: Any) -> tuple[Traced, list[Any], list[Any]]:
+def trace(
+    function: Callable[..., Any], *args: Any, fix: str = "Mend its arguments."
+) -> tuple[Traced, list[Any], list[Any]]:
     """Traces a function that a combinator was given.
 
     Args:
       function: The function; it may close over values of the model that is being traced.
       args: Pytrees of types.
+      fix: What to do if it takes other arguments.
 
     Returns:
       The traced function, the values that it closes over, and the types of its results.
@@ -151,14 +156,13 @@ def trace(function: Callable[..., Any], *args: Any) -> tuple[Traced, list[Any], 
         except TypeError as error:
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise  # a mistake inside of it
-            fix = "Mend its arguments."
             raise GraphError(user_line(), f"a function of {len(args)} arguments", str(error), fix) from None
         out, tree = jax.tree.flatten(returned)
         result[:] = [tree]
         return [jnp.asarray(x) for x in out]
 
     closed = jax.make_jaxpr(flat)(*leaves)
-    return Traced(closed.jaxpr, result[0]), list(closed.consts), list(closed.out_avals)
+    return Traced(closed.jaxpr, result[0], user_line()), list(closed.consts), list(closed.out_avals)
 
 
 def bind(call: Call, operands: Sequence[Any]) -> list[Any]:
@@ -182,6 +186,19 @@ def type_of(value: Any) -> jax.ShapeDtypeStruct:
 def along(dimension: Any, aval: Any) -> Any:
     """The type of a sequence of such values."""
     return aval.update(shape=(dimension, *aval.shape))
+
+
+def structure_text(structure: Any) -> str:
+    """A pytree's structure for people, with a star for each array.
+
+    Args:
+      structure: The structure.
+
+    >>> structure_text(jax.tree.structure((1, {"h": 2}))), structure_text(jax.tree.structure(3))
+    ("`(*, {'h': *})`", 'one array')
+    """
+    text = str(structure).removeprefix("PyTreeDef(").removesuffix(")")
+    return "one array" if text == "*" else f"`{text}`"
 
 
 def require_same(line: str, what: str, wanted: Sequence[Any], got: Sequence[Any]) -> None:

@@ -8,9 +8,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ampjax.errors import GraphError
+from ampjax.errors import DataError, GraphError
 from ampjax.frontend.combinators.structures import Tree, stack
-from ampjax.frontend.combinators.tracing import Call, along, bind, dimensions, require_same, trace, type_of, user_line
+from ampjax.frontend.combinators.tracing import (
+    Call,
+    along,
+    bind,
+    dimensions,
+    require_same,
+    structure_text,
+    trace,
+    type_of,
+    user_line,
+)
 
 
 def fold_tree(
@@ -40,6 +50,8 @@ def fold_tree(
             if not below:
                 states[node] = leaf(value)
             elif arity:
+                if len(below) != arity:
+                    raise wrong_arity(user_line(), arity, len(below), node)
                 states[node] = branch(value, *below)
             else:
                 states[node] = branch(value, stack(below))
@@ -57,12 +69,17 @@ def fold_tree(
         if arity
         else [jax.tree.map(lambda a: jax.ShapeDtypeStruct((known.get(inner), *a.shape), a.dtype), state)]
     )
-    second, second_closed, results = trace(branch, value, *children_types)
+    fix = (
+        "Mend its arguments."
+        if arity
+        else "Take the children as one sequence, or pass `arity`, the number of children."
+    )
+    second, second_closed, results = trace(branch, value, *children_types, fix=fix)
     if second.results != first.results:
         raise GraphError(
             line,
-            f"{first.results} from branch, as leaf returns",
-            f"{second.results}",
+            f"{structure_text(first.results)} from branch, as leaf returns",
+            structure_text(second.results),
             "Return the same structure from both.",
         )
     require_same(line, "branch to return the same types as leaf", types, results)
@@ -76,6 +93,23 @@ def fold_tree(
     )
     out = bind(call, [*first_closed, *second_closed, tree.parent, tree.side, *values])
     return first.results.unflatten(out[: len(types)]), first.results.unflatten(out[len(types) :])
+
+
+def wrong_arity(where: str, arity: int, n_children: int, node: int) -> DataError:
+    """The error of a branch with another number of children.
+
+    Args:
+      where: The user's line, and the instance where that is known.
+      arity: How many children every branch should have.
+      n_children: How many this one has.
+      node: Its number in its tree.
+    """
+    return DataError(
+        where,
+        f"{arity} children of every branch, as `arity` says",
+        f"{n_children} of node {node}",
+        "Leave `arity` out: then the branch function gets a sequence of children.",
+    )
 
 
 def scan_tree(f: Callable[[Any, Any], Any], init: Any, tree: Tree) -> Any:
@@ -106,7 +140,10 @@ def scan_tree(f: Callable[[Any, Any], Any], init: Any, tree: Tree) -> Any:
     step, closed, results = trace(f, jax.tree.map(type_of, init), value)
     if step.results != structure:
         raise GraphError(
-            line, f"a function that returns the state, {structure}", f"{step.results}", "Return it as `init` is built."
+            line,
+            f"a function that returns the state, {structure_text(structure)}",
+            structure_text(step.results),
+            "Return it as `init` is built.",
         )
     require_same(line, "a state that keeps its types", [type_of(x) for x in leaves], results)
     call = Call(

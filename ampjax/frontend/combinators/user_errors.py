@@ -45,6 +45,11 @@ _HELP: dict[str, tuple[str, str, str]] = {
         "`len()` or another use of it as a number of Python",
         "Use `amp.length` for the number, and `amp.map`, `amp.scan` or `amp.fori_loop` to go through elements.",
     ),
+    "Indexer must have integer": (
+        "integers as indices",
+        "floats",
+        "Give them an integer type in the spec, such as `int32[t]`, or cast them with `astype`.",
+    ),
     "combinator": (
         "combinators inside combinators only",
         "one inside a transformation of JAX, such as `jax.vmap` or `jax.grad`",
@@ -54,12 +59,19 @@ _HELP: dict[str, tuple[str, str, str]] = {
 """By the name of JAX's error, or by a word in it: what was expected, what came, what to do."""
 
 
+_WORDS = ("_DimExpr", "'combinator'", "process_primitive", "Indexer must have integer")
+"""Words in errors of JAX's whose kind does not tell enough."""
+
+
 @contextmanager
-def in_users_words() -> Iterator[None]:
-    """Raises JAX's errors about what can't be traced as ours.
+def in_users_words(keys: str) -> Iterator[None]:
+    """Raises JAX's errors about what can't be traced as ours, without the frames of JAX; and Python's about a key that is not there.
+
+    Args:
+      keys: Which keys parameters and spec have.
 
     Raises:
-      GraphError: In place of such an error, which is its cause; other errors pass.
+      GraphError: In place of such an error; other errors pass.
     """
     try:
         yield
@@ -67,11 +79,14 @@ def in_users_words() -> Iterator[None]:
         raise
     except Exception as error:
         names = [cls.__name__ for cls in type(error).__mro__]
-        words = [word for word in ("_DimExpr", "'combinator'", "process_primitive") if word in str(error)]
+        if isinstance(error, KeyError) and isinstance(error.args[0], str):
+            fix = "Add it, or mend its name. A model takes the parameters first, then the example."
+            raise GraphError(_line(error.__traceback__), f"a key that is there ({keys})", f"{error}", fix) from None
+        words = [word for word in _WORDS if word in str(error)]
         kind = next((name for name in [*names, *(word.strip("'") for word in words)] if name in _HELP), None)
         if kind is None:
             raise
-        raise GraphError(_line(error.__traceback__), *_HELP[kind]) from error
+        raise GraphError(_line(error.__traceback__), *_HELP[kind]) from None
 
 
 def refuse_leaks(jaxpr: Any, constants: list[Any]) -> None:

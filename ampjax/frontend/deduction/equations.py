@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ from jax.extend import core as jex
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import COMBINATOR, Call, Traced
-from ampjax.jaxprs.primitives import bind, called, evaluate, inner, opened, source_function, source_line
+from ampjax.jaxprs.primitives import bind, called, evaluate, inner, line_text, opened, source_function, users_frames
 
 _CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint")
 
@@ -42,6 +43,36 @@ Atom = Name | Known
 
 
 @dataclass(frozen=True, eq=False)
+class Place:
+    """Where an equation is: JAX keeps its lines inside the innermost function that was traced by itself.
+
+    Args:
+      line: The user's line that had the function traced; it serves where no other line is known.
+      callers: JAX's equations that call the functions under `jax.jit` that it is in, the innermost first.
+    """
+
+    line: str
+    callers: tuple[Any, ...] = ()
+
+    def within(self, caller: Any) -> Place:
+        """The place inside of a function under `jax.jit`.
+
+        Args:
+          caller: The equation that calls it.
+        """
+        return Place(self.line, (caller, *self.callers))
+
+    def lines(self, source: Any) -> list[str]:
+        """The user's lines that lead to an equation, the innermost first; at least one.
+
+        Args:
+          source: JAX's equation.
+        """
+        frames = [frame for each in (source, *self.callers) for frame in users_frames(each)]
+        return [line_text(Path(frame.file_name), frame.line_num) for frame in frames] or [self.line]
+
+
+@dataclass(frozen=True, eq=False)
 class Equation:
     """One equation.
 
@@ -49,11 +80,13 @@ class Equation:
       source: JAX's equation.
       inputs: Its operands.
       outputs: Its results.
+      place: Where it is.
     """
 
     source: Any
     inputs: tuple[Atom, ...]
     outputs: tuple[Name, ...]
+    place: Place
 
     @property
     def call(self) -> Call | None:
@@ -79,7 +112,12 @@ class Equation:
     @property
     def line(self) -> str:
         """The user's line."""
-        return self._used.line if self._used else source_line(self.source) or "the model"
+        return self._used.line if self._used else self.place.lines(self.source)[0]
+
+    @property
+    def origin(self) -> str:
+        """The user's lines that lead to it, from the outermost: `model.py:23 > layers.py:9`."""
+        return self._used.line if self._used else " > ".join(reversed(self.place.lines(self.source)))
 
     def evaluate(self, key: Any, operands: Sequence[Any]) -> list[Any]:
         """Computes its results.
@@ -130,11 +168,11 @@ class Equations:
         return [atom.value if isinstance(atom, Known) else known[atom] for atom in self.results]
 
 
-def flatten(jaxpr: Any, operands: Mapping[Any, Atom]) -> tuple[list[Equation], list[Atom]]:
+def flatten(function: Traced, operands: Mapping[Any, Atom]) -> tuple[list[Equation], list[Atom]]:
     """Makes the flat list.
 
     Args:
-      jaxpr: The function's open jaxpr.
+      function: The function.
       operands: What its constants and inputs are.
 
     Returns:
@@ -143,6 +181,10 @@ def flatten(jaxpr: Any, operands: Mapping[Any, Atom]) -> tuple[list[Equation], l
     Raises:
       GraphError: If a combinator is inside a transformation of JAX, such as `jax.vmap`, or a loop of `jax.lax`.
     """
+    return _flattened(function.jaxpr, operands, Place(function.line))
+
+
+def _flattened(jaxpr: Any, operands: Mapping[Any, Atom], place: Place) -> tuple[list[Equation], list[Atom]]:
     known = dict(operands)
     equations: list[Equation] = []
 
@@ -154,20 +196,20 @@ def flatten(jaxpr: Any, operands: Mapping[Any, Atom]) -> tuple[list[Equation], l
         if source.primitive.name in _CALLS:
             body, constants = opened(called(source))
             given = dict(zip([*body.constvars, *body.invars], [*map(Known, constants), *inputs], strict=True))
-            inside, results = flatten(body, given)
+            inside, results = _flattened(body, given, place.within(source))
             equations += inside
             known |= dict(zip(source.outvars, results, strict=True))
             continue
         if source.primitive is not COMBINATOR and any(_has_combinator(body) for body in inner(source)):
             raise GraphError(
-                source_line(source) or "the model",
+                place.lines(source)[0],
                 "combinators inside combinators only",
                 f"one inside `{source.primitive.name}`",
                 "Use ampjax's `scan`, `map` or `cond` there instead of JAX's.",
             )
         outputs = tuple(Name(variable.aval) for variable in source.outvars)
         known |= dict(zip(source.outvars, outputs, strict=True))
-        equations.append(Equation(source, inputs, outputs))
+        equations.append(Equation(source, inputs, outputs, place))
     return equations, [read(atom) for atom in jaxpr.outvars]
 
 

@@ -222,12 +222,11 @@ class FunctionLowering:
         if any(isinstance(value, Elements) for value in values) or any(
             not isinstance(n, int) for shape in shapes for n in shape
         ):
-            raise GraphError(
-                equation.line,
-                "operations on one element",
-                f"{self._users_word(equation)} on a whole sequence, whose length is each instance's own",
-                "Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`.",
-            )
+            fix = "Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`."
+            if equation.source.primitive.name == "iota":
+                fix = "Put the elements' numbers into the example: `np.arange` of its length."
+            got = f"{self._users_word(equation)} on a whole sequence, whose length is each instance's own"
+            raise GraphError(equation.line, "operations on one element", got, fix)
 
     def _users_word(self, equation: Equation) -> str:
         """What the user has written: JAX makes several operations of `x[i]`, of which a comparison comes first."""
@@ -309,7 +308,8 @@ class FunctionLowering:
             function=Equations(steps, roots, flat),
             results=[name.aval for name in flat],
             groups=[range(end - len(bundle), end) for end, bundle in zip(ends, names, strict=True)],
-            line=self._line_of(cluster),
+            line=self._maker_of(cluster).line,
+            origin=self._maker_of(cluster).origin,
             leaves=leaves,
             draws=any(step.draws for step in steps),
         )
@@ -357,10 +357,10 @@ class FunctionLowering:
             need(atom)
         return steps, roots
 
-    def _line_of(self, cluster: Cluster) -> str:
-        """The line that reads parameters; without any, the last one."""
+    def _maker_of(self, cluster: Cluster) -> Equation:
+        """The equation that reads parameters; without any, the last one."""
         reads = [e for e in cluster.equations if any(isinstance(self._known(atom), OfParams) for atom in e.inputs)]
-        return (reads or cluster.equations[-1:])[0].line
+        return (reads or cluster.equations[-1:])[0]
 
 
 class _Part(Column):
@@ -399,7 +399,7 @@ def _has_static_rule(call: Call) -> bool:
     equations = [
         equation
         for function in call.functions
-        for equation in flatten(function.jaxpr, dict.fromkeys(function.variables, Known(None)))[0]
+        for equation in flatten(function, dict.fromkeys(function.variables, Known(None)))[0]
     ]
     return all(not e.draws and (e.call is None or _has_static_rule(e.call)) for e in equations)
 

@@ -52,7 +52,7 @@ class Origin:
     """Where a node comes from.
 
     Args:
-      line: The user's line.
+      line: The user's line, or the lines that lead to it.
       region: The rows of which there is a message each.
     """
 
@@ -153,7 +153,9 @@ class GraphDraft:
         self._entrances.setdefault(name, make)
         return self._entries[name] if self._entries else make()
 
-    def pump(self, name: str, region: Region, payload: Sequence[Column], types: list[Any], line: str) -> Flow:
+    def pump(
+        self, name: str, region: Region, payload: Sequence[Column], types: list[Any], line: str, origin: str = ""
+    ) -> Flow:
         """Notes a pump; what is pumped already serves again.
 
         Args:
@@ -162,6 +164,7 @@ class GraphDraft:
           payload: A column for each value that a payload packs.
           types: The values' types, of one dtype.
           line: The user's line.
+          origin: The lines that lead to it, for people; empty where that is the line alone.
 
         Raises:
           GraphError: If only the run can tell which rows there are.
@@ -172,7 +175,7 @@ class GraphDraft:
             return self._pumped[key]
         flow, called = Flow(region, types), self.name(name)
         self._pumped[key] = flow
-        self.origins[called] = Origin(line, region)
+        self.origins[called] = Origin(origin or line, region)
         self.pumps[called] = PumpPlan(region, payload, flow.dtype)
         self.then(lambda: self._build_pump(called, flow))
         return flow
@@ -421,7 +424,7 @@ class GraphDraft:
         region = note.region
         wanted = next(iter({key for key, _ in note.leaves}), note.name) if note.leaves else note.name
         name = self.name(note.named_by or wanted, is_users=bool(note.leaves or note.named_by))
-        self.origins[name] = Origin(note.line, region)
+        self.origins[name] = Origin(note.origin or note.line, region)
         values = [self._sent_in(value, kind, note) for value, kind in zip(note.inputs, note.types, strict=True)]
         places: dict[int, tuple[Flow, int]] = {}
         pumped: dict[np.dtype, list[tuple[int, Column]]] = {}
@@ -434,7 +437,8 @@ class GraphDraft:
         ports: list[Flow] = []
         for members in pumped.values():
             types = [note.types[i] for i, _ in members]
-            flow = self.pump(f"{name}/in", region, [column for _, column in members], types, note.line)
+            columns = [column for _, column in members]
+            flow = self.pump(f"{name}/in", region, columns, types, note.line, note.origin)
             ports.append(flow)
             places |= {i: (flow, part) for part, (i, _) in enumerate(members)}
         ports += sorted(computed.values(), key=lambda flow: not flow.is_fresh)

@@ -72,7 +72,10 @@ class IndexSpace:
         self.meanings: dict[str, str] = {}
         self._inner: dict[str, IndexSpace] = {}
         if parent is not None and not is_ragged:
-            self.meanings[self.index] = f"number of the element along `{dimension}`"
+            is_loop = sizes is None
+            self.meanings[self.index] = (
+                "number of the round" if is_loop else f"number of the element along `{dimension}`"
+            )
 
     def along(self, dimension: str, sizes: Column | None, is_ragged: bool = False) -> IndexSpace:
         """The space of the elements of a sequence that each row has; one for each dimension.

@@ -77,7 +77,7 @@ class Lowering:
           What each result is; None where it is not wanted.
         """
         atoms = {variable: Name(variable.aval) for variable in function.variables}
-        equations, results = flatten(function.jaxpr, atoms)
+        equations, results = flatten(function, atoms)
         env: dict[Name, Value] = dict(zip(atoms.values(), values, strict=True))
         return FunctionLowering(self, region, env, equations, results).lower(wanted)
 

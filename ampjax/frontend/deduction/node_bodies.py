@@ -36,6 +36,7 @@ class NodeNote:
       options: What `amp.node` was given.
       replicas: How many replicas of it there are.
       told: State fields of which its messages bring other values than those of their place.
+      origin: The lines that lead to it, for people; empty where that is the line alone.
     """
 
     name: str
@@ -52,6 +53,7 @@ class NodeNote:
     options: Mapping[str, Any] = field(default_factory=dict)
     replicas: int = 1
     told: Mapping[str, Column] = field(default_factory=dict)
+    origin: str = ""
 
 
 @dataclass(frozen=True, eq=False)

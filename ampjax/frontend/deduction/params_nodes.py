@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import numpy as np
 
-from ampjax.errors import GraphError
+from ampjax.errors import GraphError, ParameterError
 from ampjax.frontend.deduction.values import Leaf
 from ampjax.ir.graph import Graph
+from ampjax.train.initial_params import require_like
 
 
 @dataclass(eq=False)
@@ -122,17 +123,44 @@ class ParamsNodes:
         Args:
           nodes: Parameters by node name, as `Trainer.params` gives them; of copies the mean is taken. Leaves that no node reads keep their
             initial values.
+
+        Raises:
+          ParameterError: If those of a node are missing, or do not fit.
         """
+        return self._restored(nodes, lambda copies: np.mean(copies, axis=0), lambda leaf: leaf)
+
+    def gradients(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
+        """Gradients of the graph's nodes in the structure of the model's parameters.
+
+        Args:
+          nodes: Gradients by node name; those of copies are added up. They are 0 for leaves that no node reads.
+
+        Raises:
+          ParameterError: If those of a node are missing, or do not fit.
+        """
+        return self._restored(nodes, lambda copies: np.sum(copies, axis=0), np.zeros_like)
+
+    def _restored(
+        self, nodes: Mapping[str, Any], together: Callable[[Any], Any], unread: Callable[[Any], Any]
+    ) -> dict[str, Any]:
+        """Values of the nodes in the structure of the parameters, with `together` those of copies and `unread` of initial values."""
         values: dict[Leaf, Any] = {}
         for node in self._nodes.values():
-            _, leaves = self.of(node)
+            tree, leaves = self.of(node)
+            for name in node.names:
+                if name not in nodes:
+                    fix = "Pass all that `trainer.params` or `trainer.gradients` gives."
+                    raise ParameterError(f"parameters of `{name}`", "a value for each node", f"{sorted(nodes)}", fix)
+                require_like(name, tree, nodes[name])
             copies = [jax.tree.leaves(nodes[name]) for name in node.names]
-            means = copies[0] if len(copies) == 1 else [np.mean(each, axis=0) for each in zip(*copies, strict=True)]
-            values |= dict(zip(leaves, means, strict=True))
+            joined = copies[0] if len(copies) == 1 else [together(each) for each in zip(*copies, strict=True)]
+            values |= zip(leaves, joined, strict=True)
         found: dict[str, Any] = {}
         for key, value in self.initial.items():
             leaves, structure = jax.tree.flatten(value)
-            found[key] = structure.unflatten([values.get((key, i), leaf) for i, leaf in enumerate(leaves)])
+            found[key] = structure.unflatten(
+                [values[key, i] if (key, i) in values else unread(leaf) for i, leaf in enumerate(leaves)]
+            )
         return found
 
     def by_node(self, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,7 +168,15 @@ class ParamsNodes:
 
         Args:
           params: The parameters.
+
+        Raises:
+          ParameterError: If a key is missing, or its value has another structure or shape.
         """
+        for key, value in self.initial.items():
+            if key not in params:
+                fix = "Pass parameters of the structure that the model was compiled with."
+                raise ParameterError("node_params", f"the keys {sorted(self.initial)}", f"{sorted(params)}", fix)
+            require_like(key, value, params[key])
         found: dict[str, Any] = {}
         for node in self._nodes.values():
             tree, leaves = self.of(node)

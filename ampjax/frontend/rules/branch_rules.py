@@ -64,8 +64,8 @@ def while_loop(low: Lowering, call: Call, operands: Sequence[Value], region: Reg
         return _rounds(low, call, closed, init, region, wanted) if answer.value else init
     if isinstance(answer, Static) and any(used.kind == "read" for used in calls(test.jaxpr)):
         (known,) = low.packed([answer], [test.jaxpr.outvars[0].aval], region, "while", call.line)
-        answer = replace(known, was_read=0)  # the first round follows from the instance, the others need not
-    answer = _require_read(answer, call)
+        answer = replace(known, was_read=1)  # the first round follows from the instance, the others need not
+    answer = replace(_require_read(answer, call), was_read=1)  # as many rounds are assumed as there can be
     field = low.number("if")
     guards = [Guard(field, value, None) for value in (0, 1)]
     functions = replace(call, functions=(same, turn))

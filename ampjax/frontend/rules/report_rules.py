@@ -46,7 +46,7 @@ def node(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
     """A function that is one node, under a name of its own."""
     (function,) = call.functions
     atoms = {variable: Name(variable.aval) for variable in function.variables}
-    equations, results = flatten(function.jaxpr, atoms)
+    equations, results = flatten(function, atoms)
     for equation in equations:
         if equation.call is not None:
             fix = "Make several nodes, one for each part between combinators."

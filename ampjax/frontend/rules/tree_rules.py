@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ampjax.errors import DataError
 from ampjax.frontend.combinators.structures import check_trees
 from ampjax.frontend.combinators.tracing import Call
+from ampjax.frontend.combinators.tree_combinators import wrong_arity
 from ampjax.frontend.deduction.graph_draft import built
 from ampjax.frontend.deduction.index_spaces import Column, Guard, IndexSpace, Region
 from ampjax.frontend.deduction.lowering import Lowering, by_dtype
@@ -72,12 +72,9 @@ class _TreeFields:
         n = check_trees(f"the tree over `{self.space.dimension}` ({self._line})", parent, side, sizes)
         wrong = np.flatnonzero((n != 0) & (n != self._arity)) if self._arity else ()
         for node in wrong[:1]:
-            raise DataError(
-                f"{self._line}, instance {self.space.instances(data)[node]}",
-                f"{self._arity} children of every branch, as `arity` says",
-                f"{n[node]} of node {self.space.numbers(data)[node]}",
-                "Leave `arity` out: then the branch function gets a sequence of children.",
-            )
+            assert self._arity is not None
+            where = f"{self._line}, instance {self.space.instances(data)[node]}"
+            raise wrong_arity(where, self._arity, int(n[node]), int(self.space.numbers(data)[node]))
         return n
 
 

@@ -138,7 +138,7 @@ class FitRun:
         session, place = self.session, self._place
         order = session.orders.training_order(self.data, session.position.rng)
         place.enter(order)
-        with self.reporter.part(name, len(order)) as advance:
+        with self.reporter.part(name, len(order), compilations) as advance:
             advance(place.done)
             while place.done < len(order):
                 await self._piece(order, name, OnePart(advance))

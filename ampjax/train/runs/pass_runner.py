@@ -11,6 +11,7 @@ from ampjax.drivers.early_end import EarlyEnd
 from ampjax.drivers.issue_queue import abandon
 from ampjax.drivers.replay_driver import RecordingEnds
 from ampjax.drivers.run import Loop
+from ampjax.engine.compilation import compilations
 from ampjax.engine.executor_protocol import AnyExecutor
 from ampjax.plan.passes import Pass
 from ampjax.sched.diagnose.deadlock import report
@@ -139,7 +140,7 @@ class PassRunner:
         source = source_of(self._scheduler, data_pass, self._guard(data_pass))
         if early is not None:
             early.source = source
-        with reporter.part(name, len(data_pass.ids)) as advance:
+        with reporter.part(name, len(data_pass.ids), compilations) as advance:
             every = Ended(advance), self._journal, *self._watching, early
             instruments = [each for each in every if each is not None]
             loop = Loop(self._scheduler, self._executor, [source], instruments)

@@ -65,17 +65,18 @@ class Session:
         """Where the random numbers of bodies come from in this epoch."""
         return RowSeeds(self.settings.seed, self.position.epochs)
 
-    def instances(self, data: Data, name: str = "data") -> AnyInstances:
+    def instances(self, data: Data, name: str = "data", labels: bool = True) -> AnyInstances:
         """Makes data ready to be run.
 
         Args:
           data: What the user passed.
           name: What an error calls it.
+          labels: Whether what losses need must be there.
 
         Raises:
-          SettingsError: If they are neither a data set nor a sequence, or are empty.
+          SettingsError: If they are neither a data set nor a sequence, are empty, or lack what losses need.
         """
-        return as_data(self.plan.graph, self.controller, data, name)
+        return as_data(self.plan.graph, self.controller, data, name, labels)
 
     def train_and_valid(self, train: Data, valid: Data | None) -> tuple[AnyInstances, AnyInstances | None]:
         """Makes training and validation data ready to be run.

@@ -67,6 +67,8 @@ def test_copies_compute_what_one_computes(replicas, copies):
         assert sum(n for _, n in sums) == rows
         found = jax.tree.map(lambda *each: sum(each), *(tree for tree, _ in sums))
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, gradient)
+    by_key = several.gradients(other.gradients), alone.gradients(one.gradients)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), *by_key)
     np.testing.assert_allclose(
         other.predict(several.data(INSTANCES))["last"].payload,
         one.predict(alone.data(INSTANCES))["last"].payload,

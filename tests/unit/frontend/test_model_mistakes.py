@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ampjax as amp
-from ampjax.errors import AmpError, DataError, GraphError
+from ampjax.errors import AmpError, DataError, GraphError, ParameterError, SettingsError
 
 H = 2
 SEQUENCE = "Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`."
@@ -196,7 +196,7 @@ def carry_dtype(p, s):
 
 
 @mistake(
-    ", `carry_structure`: expected scan's function to return (carry, y), with the carry's structure PyTreeDef(*), got PyTreeDef(((*, *), None)). Return the carry as `init` is built."
+    ", `carry_structure`: expected scan's function to return (carry, y), with a carry like `init`, one array, got `((*, *), None)`. Return the carry as `init` is built."
 )
 def carry_structure(p, s):
     return loss(amp.scan(lambda h, w: ((h, h), None), jnp.zeros(H), s["w"])[0])  # <-
@@ -229,21 +229,21 @@ def map_number(p, s):
 
 
 @mistake(
-    ", `branch_outputs`: expected branch 1 to return the same types as branch 0: float32[3], got float32[2]. Give both the same shapes and dtypes, with `astype` or `jnp.broadcast_to` where need be."
+    ", `branch_outputs`: expected the branch for true to return the same types as the branch for false: float32[3], got float32[2]. Give both the same shapes and dtypes, with `astype` or `jnp.broadcast_to` where need be."
 )
 def branch_outputs(p, s):
     return loss(amp.cond(s["k"] > 0, lambda: p["e"][0], lambda: jnp.zeros(3)))  # <-
 
 
 @mistake(
-    ", `branch_structure`: expected PyTreeDef(*), as branch 0 returns, got PyTreeDef((*, *)) from branch 1. Return the same structure from every branch."
+    ", `branch_structure`: expected one array, as the branch for false returns, got `(*, *)` from the branch for true. Return the same structure from every branch."
 )
 def branch_structure(p, s):
     return loss(amp.cond(s["k"] > 0, lambda: (p["e"][0], 1.0), lambda: p["e"][1])[0])  # <-
 
 
 @mistake(
-    ", `branch_dtype`: expected branch 1 to return the same types as branch 0: int32[2], got float32[2]. Give both the same shapes and dtypes, with `astype` or `jnp.broadcast_to` where need be."
+    ", `branch_dtype`: expected the branch for true to return the same types as the branch for false: int32[2], got float32[2]. Give both the same shapes and dtypes, with `astype` or `jnp.broadcast_to` where need be."
 )
 def branch_dtype(p, s):
     return loss(amp.cond(s["k"] > 0, lambda: p["e"][0], lambda: jnp.zeros(2, jnp.int32)))  # <-
@@ -261,6 +261,13 @@ def switch_branch_args(p, s):
 )
 def plain_on_sequence(p, s):
     return jnp.sum(embedded(p, s) ** 2)  # <-
+
+
+@mistake(
+    ": expected operations on one element, got `iota` on a whole sequence, whose length is each instance's own. Put the elements' numbers into the example: `np.arange` of its length."
+)
+def positions(p, s):
+    return amp.sum(amp.map(lambda w, i: loss(p["e"][w]) * i, s["w"], jnp.arange(s["w"].shape[0])))  # <-
 
 
 @mistake(
@@ -289,6 +296,13 @@ def fold_kids_plain(p, s):
 )
 def nested_as_array(p, s):
     return amp.sum(amp.map(lambda c: loss(p["e"][c]), s["ch"]))  # <-
+
+
+@mistake(
+    ", `switch_star`: expected a list of at least one function, got function. Give `switch` a list of functions, then the operands: `amp.switch(index, [f, g], x)`."
+)
+def switch_star(p, s):
+    return loss(amp.switch(s["k"], lambda: s["y"], lambda: p["e"][0]))  # <-
 
 
 @mistake(
@@ -406,11 +420,9 @@ def in_checkpoint(p, s):
     return jax.checkpoint(lambda y: amp.sum(amp.map(lambda w: loss(p["e"][w] * y), s["w"])))(s["y"])  # <-
 
 
-@mistake(
-    "the model, the loss: expected one number of floats, got float32[2]. Return the loss, or `(loss, {name: value})`."
-)
+@mistake(", the loss: expected one number of floats, got float32[2]. Sum or average it: `jnp.sum`, `jnp.mean`.")
 def vector_loss(p, s):
-    return p["e"][s["k"]]
+    return p["e"][s["k"]]  # <-
 
 
 @mistake(
@@ -421,27 +433,48 @@ def int_loss(p, s):
 
 
 @mistake(
-    "the model, the loss: expected one number of floats, got float32[w]. Return the loss, or `(loss, {name: value})`."
+    ", `seq_loss`, the loss: expected one number of floats, got float32[w]. Sum or average it: `amp.sum`, `amp.mean`."
 )
 def seq_loss(p, s):
-    return amp.map(lambda w: loss(p["e"][w]), s["w"])
+    return amp.map(lambda w: loss(p["e"][w]), s["w"])  # <-
 
 
-@mistake("the model: expected a loss: one number, got PyTreeDef(None). Return the loss, or `(loss, {name: value})`.")
+@mistake(
+    "the model: expected a loss: one number, got `None`. Is `return` missing? Return the loss, or `(loss, {name: value})`."
+)
 def none_loss(p, s):
     pass
 
 
-@mistake(
-    "the model: expected a loss: one number, got PyTreeDef((*, *, *)). Return the loss, or `(loss, {name: value})`."
-)
+@mistake("the model: expected a loss: one number, got `(*, *, *)`. Return the loss, or `(loss, {name: value})`.")
 def triple(p, s):
     return loss(p["e"][s["k"]]), 1.0, 2.0
 
 
-@mistake("the model, acc: expected one number, got float32[2]. Return the loss, or `(loss, {name: value})`.")
+@mistake(", acc: expected one number, got float32[2]. Sum or average it: `jnp.sum`, `jnp.mean`.")
 def metric_shape(p, s):
-    return loss(p["e"][s["k"]]), {"acc": p["e"][s["k"]]}
+    return loss(p["e"][s["k"]]), {"acc": p["e"][s["k"]]}  # <-
+
+
+@mistake(
+    ", `key_missing`: expected a key that is there (parameters: 'a', 'c', 'e'; spec: 'w', 'x', 'u', 'ch', 'k', 'y', 't'), got 'label'. Add it, or mend its name. A model takes the parameters first, then the example."
+)
+def key_missing(p, s):
+    return loss(p["e"][s["label"]])  # <-
+
+
+@mistake(
+    ", `float_index`: expected integers as indices, got floats. Give them an integer type in the spec, such as `int32[t]`, or cast them with `astype`."
+)
+def float_index(p, s):
+    return loss(p["e"][s["y"][0]])  # <-
+
+
+@mistake(
+    ", `fold_without_arity`: expected a function of 2 arguments, got fold_without_arity.<locals>.<lambda>() missing 1 required positional argument: 'b'. Take the children as one sequence, or pass `arity`, the number of children."
+)
+def fold_without_arity(p, s):
+    return loss(amp.fold_tree(lambda n: p["e"][n["word"]], lambda n, a, b: a + b, s["t"])[1])  # <-
 
 
 @mistake(", `metric_shape2`: expected one number for the metric `acc`, got float32[2]. Sum or average it.")
@@ -495,13 +528,15 @@ def while_int_test(p, s):
 
 
 @mistake(
-    ", `while_carry`: expected a body that returns the carry, PyTreeDef(*), got PyTreeDef((*, *)). Return it as `init` is built."
+    ", `while_carry`: expected a body that returns the carry, one array, got `(*, *)`. Return it as `init` is built."
 )
 def while_carry(p, s):
     return loss(amp.while_loop(lambda h: amp.read(h[0] > 0), lambda h: (h, h), s["y"], most=2))  # <-
 
 
-@mistake(", `empty_switch`: expected at least one function, got none. Give `switch` a list of functions.")
+@mistake(
+    ", `empty_switch`: expected a list of at least one function, got none. Give `switch` a list of functions, then the operands: `amp.switch(index, [f, g], x)`."
+)
 def empty_switch(p, s):
     return loss(amp.switch(s["k"], []))  # <-
 
@@ -562,7 +597,7 @@ def fold_types(p, s):
 
 
 @mistake(
-    ", `fold_structure`: expected PyTreeDef(*) from branch, as leaf returns, got PyTreeDef((*, *)). Return the same structure from both."
+    ", `fold_structure`: expected one array from branch, as leaf returns, got `(*, *)`. Return the same structure from both."
 )
 def fold_structure(p, s):
     return loss(amp.fold_tree(lambda n: p["e"][n["word"]], lambda n, a, b: (a, b), s["t"], arity=2)[1])  # <-
@@ -594,7 +629,7 @@ def right(p, s):
 
 
 TYPES = 'Write `"int32[t]"` for a sequence, `"float32[n,11]"` for one of vectors, `"int32[]"` for a number.'
-BITS = 'Use 32 bits, or `jax.config.update("jax_enable_x64", True)`.'
+BITS = 'or set `jax.config.update("jax_enable_x64", True)`.'
 
 
 @pytest.mark.parametrize(
@@ -605,8 +640,9 @@ BITS = 'Use 32 bits, or `jax.config.update("jax_enable_x64", True)`.'
         ("float32[2,n]", f"different names first, then numbers, got `[2,n]`. {TYPES}"),
         ("int32[n,n]", f"different names first, then numbers, got `[n,n]`. {TYPES}"),
         ("int32[-1]", f"different names first, then numbers, got `[-1]`. {TYPES}"),
-        ("float64[n]", f"a dtype that JAX holds now, got `float64`. {BITS}"),
-        ("int64[]", f"a dtype that JAX holds now, got `int64`. {BITS}"),
+        ("float64[n]", f"a dtype that JAX holds now, got `float64`. Write `float32`, {BITS}"),
+        ("int[t]", f"a dtype that JAX holds now, got `int`. Write `int32`, {BITS}"),
+        ("int64[]", f"a dtype that JAX holds now, got `int64`. Write `int32`, {BITS}"),
         ("n", f"a type, such as `float32[n,11]`, got 'n'. {TYPES}"),
         (3, f"a type, such as `float32[n,11]`, got 3. {TYPES}"),
     ],
@@ -627,7 +663,10 @@ FLOATS = "Put what is not trained into the instances, or let the model close ove
         ([1.0], "compile, params: expected a dictionary, each of whose keys becomes a node, got list. Name the parts."),
         ({0: np.ones(2)}, f"compile, params, `[0]`: expected keys that are names, got 0. {NAMES}"),
         (PARAMS | {"n": np.int32(3)}, f"compile, params, `['n']`: expected arrays of floats, got int32. {FLOATS}"),
-        (PARAMS | {"n": "x"}, f"compile, params, `['n']`: expected arrays of floats, got str. {FLOATS}"),
+        (
+            PARAMS | {"n": "x"},
+            "compile, params, `['n']`: expected arrays of floats, got str. Is this the spec? It comes third: `amp.compile(model, params, spec)`.",
+        ),
     ],
 )
 def test_parameters_that_are_none(params, told):
@@ -655,7 +694,7 @@ def tree(parent, side):
 
 
 SAME = "Give both the same length, or the dimension another name in the spec."
-THERE = "Give every instance what the spec names."
+THERE = "Give every instance what the spec names; with `labels=False`, what only losses read may be missing."
 FIT = "Mend the data or the spec."
 INNER = "Mend the data, or name their lengths in the spec."
 CAST = "Cast the data, or change the spec."
@@ -665,22 +704,30 @@ SIDES = "Mend `parent` and `side`."
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"x": np.ones((2, 3))}, f"instances, `['x']`: expected rows of shape (2,), got (3,). {FIT}"),
-        ({"y": 1.0}, f"instances, `['y']`: expected rows of shape (2,), got (). {FIT}"),
-        ({"k": [1, 2]}, f"instances, `['k']`: expected rows of shape (), got (2,). {FIT}"),
-        ({"w": [[1, 2], [3]]}, f"instances, `['w']`: expected rows of shape (), got rows of rows. {INNER}"),
-        ({"ch": [[[1]], [[2]]]}, f"instances, `['ch']`: expected rows of shape (), got (1,). {FIT}"),
-        ({"w": [1.5, 2.0]}, f"instances, `['w']`: expected what int32 can hold, got float64. {CAST}"),
-        ({"k": 1 << 40}, f"instances, `['k']`: expected what int32 can hold, got int64 up to 1099511627776. {CAST}"),
-        ({"w": ["a", "b"]}, f"instances, `['w']`: expected what int32 can hold, got …. {CAST}"),
-        ({"w": 3}, "instances, `['w']`: expected a sequence, as the spec says, got int. Give an array or a list."),
+        ({"x": np.ones((2, 3))}, f"instance 1, `['x']`: expected rows of shape (2,), got (3,). {FIT}"),
+        ({"y": 1.0}, f"instance 1, `['y']`: expected rows of shape (2,), got (). {FIT}"),
+        ({"k": [1, 2]}, f"instance 1, `['k']`: expected rows of shape (), got (2,). {FIT}"),
+        ({"w": [[1, 2], [3]]}, f"instance 1, `['w']`: expected rows of shape (), got rows of rows. {INNER}"),
+        ({"ch": [[[1]], [[2]]]}, f"instance 1, `['ch']`: expected rows of shape (), got (1,). {FIT}"),
+        ({"w": [1.5, 2.0]}, f"instance 1, `['w']`: expected what int32 can hold, got float64. {CAST}"),
+        ({"k": 1 << 40}, f"instance 1, `['k']`: expected what int32 can hold, got int64 up to 1099511627776. {CAST}"),
+        ({"w": ["a", "b"]}, f"instance 1, `['w']`: expected what int32 can hold, got …. {CAST}"),
+        ({"w": 3}, "instance 1, `['w']`: expected a sequence, as the spec says, got int. Give an array or a list."),
         (
             {"ch": [1, 2]},
-            "instances, `['ch']`: expected a sequence, as the spec says, got int. Give an array or a list.",
+            "instance 1, `['ch']`: expected a sequence, as the spec says, got int. Give an array or a list.",
         ),
         (
             {"w": [1, 2, 3]},
-            f"instances, dimension `w`: expected one length in `['ch']` and `['w']`, got 2 and 3 in row 1. {SAME}",
+            f"instances, dimension `w`: expected one length in `['ch']` and `['w']`, got 2 and 3 in instance 1. {SAME}",
+        ),
+        (
+            {"w": None},
+            "instance 1, `['w']`: expected a sequence, as the spec says, got NoneType. Give an array or a list.",
+        ),
+        (
+            {"t": ((1, 2), 3)},
+            "instance 1: expected `['t'].parent`, got tuple. Make a tree of nested tuples with `amp.Tree.of(...)`.",
         ),
         ({"t": 3}, f"instance 1: expected `['t'].parent`, got int. {THERE}"),
         (
@@ -784,6 +831,10 @@ def test_an_element_that_an_instance_has_not():
             "test_model_mistakes.py:…: expected an `amp.Tree`, got list. …",
         ),
         (
+            lambda: amp.fold_tree(lambda x: x, lambda x, a, b: a + b, amp.Tree.of((1, 2, 3)), arity=2),
+            "test_model_mistakes.py:…: expected 2 children of every branch, as `arity` says, got 3 of node 0. Leave `arity` out…",
+        ),
+        (
             lambda: amp.scan_tree(lambda h, n: h, 0.0, tree([-1, -1], [0, 0])["t"]),
             f"the tree, instance 0: expected one node whose parent is -1, the root, got 2. {SIDES}",
         ),
@@ -806,3 +857,111 @@ def test_a_scan_without_a_pair_is_refused_where_the_model_runs_as_it_is():
     # An array of two entries could be taken for a pair.
     with pytest.raises(GraphError, match=r"expected scan's function to return a pair \(carry, y\), got float32\[2\]\."):
         amp.scan(lambda h, x: h + x, jnp.zeros(2), jnp.ones((3, 2)))
+
+
+def test_what_compiled_data_gave_is_taken_for_data_and_not_for_instances(compiled):
+    data = compiled.data([INSTANCE])
+    assert compiled.data(data) is data
+    other = amp.compile(everything, PARAMS, SPEC)
+    with pytest.raises(DataError) as caught:
+        other.data(data)
+    assert_told(
+        caught.value,
+        "data, instances: expected instances as the model takes them, got what another model's `compiled.data` gave. Pass the instances themselves.",
+    )
+    with pytest.raises(DataError) as caught:
+        compiled.loss(PARAMS, data)
+    assert_told(
+        caught.value,
+        "loss, instances: expected instances as the model takes them, got what `compiled.data` made of them. Pass the instances themselves.",
+    )
+    with pytest.raises(DataError, match=r"loss, instances: expected at least one instance, got none\. Pass a list"):
+        compiled.loss(PARAMS, [])
+
+
+@pytest.mark.parametrize(
+    ("convert", "told"),
+    [
+        (
+            lambda c: c.params({}),
+            "parameters of `e`: expected a value for each node, got []. Pass all that `trainer.params` …",
+        ),
+        (
+            lambda c: c.params({"e": np.ones(3)}),
+            "parameters of `e`: expected shape (5, 2), got (3,). Give arrays of the node's shapes.",
+        ),
+        (lambda c: c.gradients({}), "parameters of `e`: expected a value for each node, got []. Pass all that …"),
+        (
+            lambda c: c.node_params({"e": PARAMS["e"]}),
+            "node_params: expected the keys ['a', 'c', 'e'], got ['e']. Pass parameters of the structure that the model was compiled with.",
+        ),
+        (
+            lambda c: c.node_params(PARAMS | {"e": np.ones((5, 3))}),
+            "parameters of `e`: expected shape (5, 2), got (5, 3). Give arrays of the node's shapes.",
+        ),
+        (
+            lambda c: c.node_params(PARAMS | {"a": {"w": np.ones((2, 2))}}),
+            "parameters of `a`: expected the structure …",
+        ),
+    ],
+)
+def test_parameters_that_do_not_fit(convert, told):
+    with pytest.raises(ParameterError) as caught:
+        convert(amp.compile(right, PARAMS, SPEC))
+    assert_told(caught.value, told)
+
+
+def test_gradients_of_what_is_not_read_are_zero_where_parameters_keep_their_values():
+    compiled = amp.compile(right, PARAMS, SPEC)
+    ones = np.ones_like(PARAMS["e"])
+    grads = compiled.gradients({"e": (ones, 3)})
+    assert grads["e"] is ones and not any(leaf.any() for leaf in jax.tree.leaves((grads["a"], grads["c"])))
+    assert compiled.params({"e": ones})["a"]["w"] is PARAMS["a"]["w"]
+
+
+def inner_lists(p, s):
+    return amp.sum(amp.map(lambda cs: amp.sum(amp.map(lambda c: loss(p["e"][c]), cs)), s["ch"]))
+
+
+def scanned_lists(p, s):
+    word = lambda h, cs: (amp.scan(lambda h, c: (h + loss(p["e"][c]), None), h, cs)[0], amp.length(cs))
+    h, n = amp.scan(word, jnp.float32(0), s["ch"])
+    return h + amp.sum(n)
+
+
+@pytest.mark.parametrize("model", [inner_lists, scanned_lists])
+def test_an_empty_list_of_lists_is_one_outside_of_compile_too(model):
+    assert float(model(PARAMS, {"ch": []})) == 0
+    compiled = amp.compile(model, PARAMS, {"ch": "int32[w,c]"})
+    assert float(compiled.loss(PARAMS, [{"ch": []}])) == 0
+    assert len(compiled.data([{"ch": []}])) == 1
+
+
+def test_verify_is_given_instances_that_are_not_compiled():
+    compiled = amp.compile(right, PARAMS, SPEC)
+    with pytest.raises(SettingsError) as caught:
+        amp.verify(compiled.graph, [{"k": 1}], progress=False)
+    assert_told(
+        caught.value,
+        "instances: expected what `compiled.data(instances)` gives, as the graph was compiled from a model, got a list of instances as the model takes them. Pass them through `compiled.data`.",
+    )
+
+
+def test_a_row_of_rows_of_another_length_is_told_with_its_instance():
+    model = lambda p, s: amp.sum(
+        amp.map(lambda a, b: amp.sum(amp.map(lambda x, y: loss(p["e"][x] + y), a, b)), s["a"], s["b"])
+    )
+    compiled = amp.compile(model, PARAMS, {"a": "int32[w,c]", "b": "int32[w,c]"})
+    same = {"a": [[1], [2, 3]], "b": [[1], [2, 3]]}
+    with pytest.raises(DataError) as caught:
+        compiled.data([same, same | {"b": [[1], [2]]}])
+    assert_told(
+        caught.value,
+        f"instances, dimension `c`: expected one length in `['a']` and `['b']`, got 2 and 1 in row 3, of instance 1. {SAME}",
+    )
+
+
+def test_an_error_of_ours_does_not_hang_below_jaxs_own():
+    with pytest.raises(GraphError) as caught:
+        amp.compile(python_if, PARAMS, SPEC)
+    assert caught.value.__suppress_context__

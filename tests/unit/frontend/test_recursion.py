@@ -292,7 +292,7 @@ REFUSED = [
     ),
     (
         model(lambda recur, a: (recur(a), a)),
-        "expected a result as `init` is built, PyTreeDef(*), got PyTreeDef((*, *)). Return what `recur` is to give.",
+        "expected a result as `init` is built, one array, got `(*, *)`. Return what `recur` is to give.",
     ),
     (
         leaks,

@@ -166,3 +166,16 @@ def test_how_far_the_rows_of_a_sink_are_apart(got, apart):
 def test_an_empty_sink():
     nothing = Predictions(np.zeros((0, 2)), np.zeros(0, int), {"t": np.zeros(0, int)})
     assert outputs_apart(nothing, []) == 0 and outputs_apart(nothing, wanted()) == np.inf
+
+
+def test_a_difference_that_random_numbers_explain_is_told_first():
+    def noisy(x, key=None):
+        return x if key is None else x + 1
+
+    with amp.Graph() as g:
+        amp.loss("loss", lambda x: x * x)(amp.npt("noise", noisy, rng=True)(amp.pump("x")))
+    found = verify(g, [{"x": np.float32(1)}], quick=True, oracle="jit")
+    first = found.report.splitlines()[0]
+    assert not found and first.endswith(
+        "Random numbers of `noise` are drawn by the engine alone: to compare, leave them out, such as with a dropout rate of 0."
+    )

@@ -15,11 +15,12 @@ from ampjax.train.preparation import showing_compilations
 from ampjax.utils.progress import AS_NEEDED, COMPILING, Reporter
 
 
-def seen(jumps, name=COMPILING, total=120, show=True, terminal=False):
-    """What is shown where a unit of work ends after each of some seconds."""
+def seen(jumps, name=COMPILING, total=120, show=True, terminal=False, compiled_until=0.0):
+    """What is shown where a unit of work ends after each of some seconds, of which kernels are compiled in the first ones."""
     out, clock = io.StringIO(), SimpleNamespace(seconds=0.0)
     console = Console(file=out, force_terminal=terminal, width=200)
-    with Reporter(show, console, lambda: clock.seconds) as reporter, reporter.part(name, total) as advance:
+    compiled = lambda: int(min(clock.seconds, compiled_until))
+    with Reporter(show, console, lambda: clock.seconds) as reporter, reporter.part(name, total, compiled) as advance:
         for seconds in jumps:
             clock.seconds += seconds
             advance(1)
@@ -41,6 +42,31 @@ def test_passes_are_told_by_their_names():
 def test_the_time_left_goes_by_what_was_done_lately():
     lines = seen([3.0, 3.0, *[0.5] * 40], "epoch 1", 100).splitlines()
     assert lines == ["epoch 1: 2 of 100, about 294 s left", "epoch 1: 22 of 100, about 39 s left"]
+
+
+def test_no_time_left_is_told_while_kernels_are_compiled():
+    lines = seen([3.0] * 4 + [0.5] * 60, "epoch 1", 100, compiled_until=10.0).splitlines()
+    assert lines == [
+        "epoch 1: 2 of 100, compiling",
+        "epoch 1: 12 of 100, compiling",
+        "epoch 1: 52 of 100, about 24 s left",
+    ]
+    assert "compiling" not in seen([6.0, 6.0], "epoch 1", 100)
+
+
+def test_a_bar_tells_the_time_left_once_nothing_is_compiled():
+    clock, n = SimpleNamespace(seconds=0.0), iter([0, 1, 1, 2, *[2] * 9])
+    console, told = Console(file=io.StringIO(), force_terminal=True), []
+    compiled = SimpleNamespace(count=0)
+    with (
+        Reporter(True, console, lambda: clock.seconds) as reporter,
+        reporter.part("epoch 1", 20, lambda: compiled.count) as advance,
+    ):
+        for compiled.count in n:
+            clock.seconds += 4.0
+            advance(1)
+            told.append(reporter._bars.columns[-1].render(reporter._bars.tasks[0]).plain)
+    assert told[1:6] == ["-:--:--"] * 5 and "-:--:--" not in told[6:]
 
 
 def test_an_hour_gives_few_lines():

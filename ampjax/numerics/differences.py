@@ -1,8 +1,9 @@
-"""The measure of gradient parity: two dictionaries of pytrees, leaf by leaf, as numbers and as text."""
+"""The measure of gradient parity: two dictionaries of pytrees, leaf by leaf, as numbers and as text; and the verdict."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -85,3 +86,26 @@ def difference_table(differences: Sequence[Difference], tolerance: float = 1e-5,
     if len(differences) > limit:
         lines.append(f"... and {len(differences) - limit} more")
     return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The result of `amp.verify`, and of `verify` of a compiled model.
+
+    Args:
+      ok: Whether everything agrees within the tolerance.
+      worst: The largest difference, max |difference| / max |reference| over leaves, losses, norms, metrics and sinks.
+      report: A readable account, one part per schedule, with what was not looked at.
+      not_looked_at: What can still be wrong, a line each.
+    """
+
+    ok: bool
+    worst: float
+    report: str
+    not_looked_at: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __repr__(self) -> str:
+        return self.report

@@ -1,0 +1,139 @@
+"""Gradient parity of a compiled model: the engine against `jax.grad` of the function that was compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+import optax
+
+from ampjax.errors import DataError, GraphError, NumericsError
+from ampjax.frontend.combinators.structures import Ragged
+from ampjax.numerics.differences import Difference, Verification, compare, difference_table
+from ampjax.numerics.double_precision import operation_by_operation, widened
+from ampjax.train.preparation import showing_compilations
+from ampjax.train.settings import Settings
+from ampjax.train.trainer import Trainer
+from ampjax.utils.counted import counted
+from ampjax.utils.progress import Reporter
+
+if TYPE_CHECKING:
+    from ampjax.frontend.compile_model import Compiled
+
+_SETTINGS = Settings(max_active_keys=64, max_dispatch_size=64, compile_ahead=False)
+
+
+def verify_gradients(
+    compiled: Compiled,
+    name: str,
+    instances: Sequence[Any],
+    params: Mapping[str, Any],
+    tolerance: float,
+    reporter: Reporter,
+) -> Verification:
+    """Compares the loss and every gradient of some instances; see `Compiled.verify`.
+
+    Args:
+      compiled: The compiled model.
+      name: What the function is called.
+      instances: The instances, as the model takes them.
+      params: Parameters of the model's structure.
+      tolerance: Largest difference allowed.
+      reporter: Shows how far it is.
+
+    Returns:
+      The verdict: they agree.
+
+    Raises:
+      GraphError: If the model draws random numbers.
+      DataError: If the function's own loss or gradients are not finite.
+      NumericsError: If they differ.
+    """
+    bodies = {node: getattr(one.op, "body", None) for node, one in compiled.graph.nodes.items()}
+    drawing = [f"`{node}`" for node, body in bodies.items() if body is not None and body.rng]
+    if drawing:
+        fix = "Compile it without them to compare: leave out `amp.dropout` and `amp.stochastic`."
+        raise GraphError("verify", "a model without random numbers", f"those of {', '.join(drawing)}", fix)
+    data = compiled.data(instances)
+    want, how = _by_jax(compiled, instances, params, reporter)
+    for key, tree in want.items():
+        if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)):
+            fix = "Look for a division by 0, and for `amp.max` of an empty sequence, which is minus infinity."
+            raise DataError(f"verify, {_part(key)}", f"finite numbers from `{name}` itself", "NaN or infinity", fix)
+    trainer = Trainer(compiled.graph, optax.sgd(0.0), params=compiled.node_params(params), settings=_SETTINGS)
+    with showing_compilations(reporter, trainer.session.preparation.most_kernels(data)):
+        loss = trainer.accumulate(data, update=False)["loss_sum"]
+    differences = compare({_LOSS: loss, **compiled.gradients(trainer.gradients)}, want)
+    return _verdict(name, len(instances), how, differences, tolerance)
+
+
+_LOSS = "the loss"
+
+
+def _verdict(name: str, n: int, how: str, differences: Sequence[Difference], tolerance: float) -> Verification:
+    key, path, worst = max(differences, key=lambda difference: difference[2])
+    table = difference_table(differences, tolerance)
+    if not worst <= tolerance:
+        raise NumericsError(
+            f"verify, {_part(key)}{path}",
+            f"what `jax.grad` of `{name}`, {how}, gives for {counted(n, 'instance')}, to {tolerance:.0e}",
+            f"a difference of {worst:.1e}",
+            "Does the function compute the same whenever it is called? If so, this is a mistake of ampjax's. All differences:\n"
+            + table,
+        )
+    seen = f"the loss and {counted(len(differences) - 1, 'gradient')} of {counted(n, 'instance')}"
+    report = [
+        f"The engine agrees with jax.grad of `{name}`, {how}, in {seen}: largest difference {worst:.1e}, tolerance {tolerance:.0e}.",
+        table,
+        "Not looked at:",
+        *(f"  {line}" for line in _NOT_LOOKED_AT),
+    ]
+    return Verification(True, worst, "\n".join(report), _NOT_LOOKED_AT)
+
+
+_NOT_LOOKED_AT = (
+    "metrics and outputs, and other schedules: `amp.verify(compiled.graph, compiled.data(...))` compares those",
+    "updates and optimizers: parameters were frozen",
+)
+
+
+def _by_jax(
+    compiled: Compiled, instances: Sequence[Any], params: Mapping[str, Any], reporter: Reporter
+) -> tuple[dict[str, Any], str]:
+    """The function's own loss and gradients, and how they were computed."""
+    try:
+        with operation_by_operation():
+            narrow = _as_they_are_read(instances)
+            return _summed(compiled, narrow, widened(dict(params)), reporter), "operation by operation in float64"
+    except Exception:  # a function that names a dtype need not fit together in float64
+        return _summed(compiled, instances, dict(params), reporter), "in its own precision"
+
+
+def _summed(compiled: Compiled, instances: Sequence[Any], params: Any, reporter: Reporter) -> dict[str, Any]:
+    function, total = jax.value_and_grad(compiled.loss), None
+    with reporter.part("jax.grad", len(instances)) as advance:
+        for i in range(len(instances)):
+            one = jax.tree.map(np.asarray, function(params, [instances[i]]))
+            total = one if total is None else jax.tree.map(np.add, total, one)
+            advance()
+    assert total is not None
+    loss, grads = total
+    return {_LOSS: loss, **grads}
+
+
+def _as_they_are_read(instances: Sequence[Any]) -> list[Any]:
+    """Instances with floats as narrow as the engine reads them."""
+
+    def narrow(leaf: Any) -> Any:
+        if isinstance(leaf, Ragged):
+            return Ragged(narrow(leaf.values), leaf.sizes)
+        is_double = isinstance(leaf, float) or getattr(leaf, "dtype", None) == np.float64
+        return np.asarray(leaf, jax.dtypes.canonicalize_dtype(np.float64)) if is_double else leaf
+
+    return [jax.tree.map(narrow, instances[i]) for i in range(len(instances))]
+
+
+def _part(key: str) -> str:
+    return key if key == _LOSS else f"parameters `{key}`"
