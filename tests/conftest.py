@@ -50,8 +50,9 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Tests go to and fro between the same graphs, whose trainers end with each of them; `room_for_kernels` bounds what is kept.
-shared_kernels.KERNELS.most_idle = 100_000
+# Tests go to and fro between the same graphs, whose trainers end with each of them. Those that have not been used for long are forgotten,
+# before `room_for_kernels` would have to forget everything.
+shared_kernels.KERNELS.most_idle = 800
 
 # JAX makes many objects that stay: looking for unreachable ones at Python's usual pace takes a twentieth of a run.
 gc.set_threshold(50_000, 20, 50)

@@ -59,5 +59,6 @@ check()
 """
 
 
+@pytest.mark.users
 def test_in_float64_to_ten_digits():
     run_python(IN_FLOAT64, JAX_ENABLE_X64="1")

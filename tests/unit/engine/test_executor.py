@@ -38,6 +38,7 @@ def elementwise(features):
 ROWS = {"dense": (mlp(16, 64), 16, 0), "elementwise": (elementwise(16), 16, 0), "narrow": (elementwise(3), 3, 2)}
 
 
+@pytest.mark.users
 @pytest.mark.parametrize(("graph", "features", "ulp"), ROWS.values(), ids=ROWS)
 def test_forward_rows_are_the_same_bits_at_any_dispatch_size(graph, features, ulp):
     """Rows that fill vector registers, that is: XLA computes what is left over by another loop, which rounds otherwise (up to two units in the last place).

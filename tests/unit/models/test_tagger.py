@@ -95,6 +95,7 @@ def random_params(trainer: amp.Trainer) -> Any:
     return jax.tree.map(lambda x: rng.normal(size=x.shape, scale=0.5).astype(np.float32), trainer.params)
 
 
+@pytest.mark.users
 def test_gradients_are_those_of_a_direct_implementation(tmp_path: Path) -> None:
     every = sentences(tmp_path, *INTERESTING.values())
     # One trainer with arenas large enough, so that kernels are compiled once: gradients add up over sentences, on both sides.

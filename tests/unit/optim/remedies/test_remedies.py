@@ -101,6 +101,7 @@ def test_without_a_cutoff_damping_is_exponential():
     np.testing.assert_allclose(updates, np.exp(-1.5), rtol=1e-6)
 
 
+@pytest.mark.users  # to the bit
 @settings(max_examples=10)
 @given(STALENESS, st.integers(0, 3))
 def test_stale_gradients_are_left_out(staleness, most):
