@@ -71,6 +71,9 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker("slow")
         if item.path.is_relative_to(LAWS) or getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker("law")
+    never = [item.nodeid for item in items if item.get_closest_marker("full") and item.get_closest_marker("users")]
+    if never:
+        raise pytest.UsageError(f"marked both `full` and `users`, so no run would have them: {', '.join(never)}")
     others = {name for name, mine in (("full", FULL), ("users", AS_USERS)) if not mine}
     left_out = [item for item in items if any(item.get_closest_marker(name) for name in others)]
     if left_out:

@@ -80,6 +80,7 @@ def a_runner(case):
     return new_runner(case).build(a_batch(np.random.default_rng(0)))
 
 
+@pytest.mark.users
 @pytest.mark.parametrize("case", CASES)
 @given(partitions=st.integers(1, 12), seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=examples(4))

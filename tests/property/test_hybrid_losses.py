@@ -119,6 +119,7 @@ def on_one_device(loss):
 LENGTHS = st.lists(st.integers(0, LENGTH), min_size=EXAMPLES, max_size=EXAMPLES).filter(any)
 
 
+@pytest.mark.users
 @pytest.mark.parametrize(("loss", "home"), CASES)
 @given(lengths=LENGTHS, seed=st.integers(0, 2**32 - 1))
 @example(lengths=[0] * 7 + [5], seed=0)

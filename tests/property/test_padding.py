@@ -102,7 +102,7 @@ PADDED = (3, 5, 16) if FULL else (3, 5)
     "first, second",
     [
         ("root", "logarithm"),
-        ("quotient", "angle"),
+        pytest.param("quotient", "angle", marks=pytest.mark.users),
         *(pytest.param(*again, marks=pytest.mark.full) for again in (("logarithm", "quotient"), ("angle", "root"))),
     ],
 )
@@ -117,7 +117,11 @@ def test_rows(first, second, n, schedule):
 
 @pytest.mark.parametrize(
     "body, reduction",
-    [("root", "mean"), ("quotient", "geometric_mean"), pytest.param("logarithm", "mean", marks=pytest.mark.full)],
+    [
+        ("root", "mean"),
+        pytest.param("quotient", "geometric_mean", marks=pytest.mark.users),
+        pytest.param("logarithm", "mean", marks=pytest.mark.full),
+    ],
 )
 @settings(max_examples=examples(8))
 @given(n=some, schedule=schedules(sizes=PADDED))

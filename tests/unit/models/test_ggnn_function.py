@@ -37,7 +37,11 @@ def both(kind):
 
 
 @pytest.mark.parametrize(
-    ("kind", "metric"), [("regression", "error"), pytest.param("selection", "accuracy", marks=pytest.mark.full)]
+    ("kind", "metric"),
+    [
+        pytest.param("regression", "error", marks=pytest.mark.users),
+        pytest.param("selection", "accuracy", marks=pytest.mark.full),
+    ],
 )
 def test_functions_compute_what_the_graphs_of_nodes_do(kind, metric):
     *sides, params = both(kind)

@@ -53,7 +53,10 @@ def direct_loss(params, data, experts):
 
 @pytest.mark.parametrize(
     ("workers", "replicas", "top"),
-    [(2, 2, 2), *(pytest.param(*rest, marks=pytest.mark.full) for rest in ((1, 1, 1), (2, 2, 1), (1, 1, 2)))],
+    [
+        pytest.param(2, 2, 2, marks=pytest.mark.users),
+        *(pytest.param(*rest, marks=pytest.mark.full) for rest in ((1, 1, 1), (2, 2, 1), (1, 1, 2))),
+    ],
 )
 def test_gradients_are_those_of_a_dense_implementation(top, workers, replicas):
     """Replicas start equal, and their gradients add up to those of one."""

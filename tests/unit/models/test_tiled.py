@@ -30,6 +30,7 @@ def whole(trees, rows, columns):
     return np.block(blocks), np.concatenate([np.asarray(trees[f"layer/0,{c}"]["b"]) for c in range(columns)])
 
 
+@pytest.mark.users
 @pytest.mark.parametrize(("rows", "columns", "workers"), [(1, 1, 1), (2, 3, 2), (3, 1, 2), (1, 2, None)])
 def test_tiles_have_the_gradients_of_the_whole_matrix(rows, columns, workers):
     rng = np.random.default_rng(0)

@@ -31,6 +31,7 @@ def same(a, b):
     return same(vars(a), vars(b)) if hasattr(a, "__dict__") else a == b
 
 
+@pytest.mark.users
 def test_cases_end_with_finite_gradients_and_show_everything():
     seen, reached, arrivals = Counter(), Counter(), []
     for seed in range(SEEDS):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ampjax.models.layers.bernoulli import bernoulli
 from ampjax.models.layers.dropout import Dropout, dropout
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.users]
 
 SHAPES = st.sampled_from([(), (1,), (2,), (7,), (150,), (3, 5), (2, 1, 4), (0,), (3, 0)])
 
