@@ -33,6 +33,9 @@ from ampjax.testing.way_back import WayBack
 KeyFn = Callable[[str, StateDict, int], Any]
 """`keys(node, state, row)`: the PRNG key of one row at a node whose body takes one."""
 
+MOST_STEPS = 1_000_000
+"""An instance that takes more messages is taken for one that never ends: it would fill the memory."""
+
 
 @dataclass(frozen=True)
 class _Message:
@@ -105,7 +108,8 @@ class Run:
 
         Raises:
           DeadlockError: If messages are left waiting for others that never come.
-          MessageError: If two messages with the same state arrive where only one may, rows do not fit, or a state function fails.
+          MessageError: If two messages with the same state arrive where only one may, rows do not fit, a state function fails, or more than
+            `MOST_STEPS` messages have moved.
           InvariantError: If the path back from a node does not lead to the state that was emitted.
         """
         for node, payload, state in pumped:
@@ -113,8 +117,15 @@ class Run:
                 self._topologies[node.name] = payload
             else:
                 self._emit(node, 0, payload, state)
+        n_steps = 0
         while self._queue:
-            self._step(*self._queue.popleft())
+            node, port, message = self._queue.popleft()
+            n_steps += 1
+            if n_steps > MOST_STEPS:
+                got = f"one that goes on after {MOST_STEPS:,} messages, at state {message.state}"
+                fix = "Mend the condition that should let it out of the loop."
+                raise MessageError(f"reference, node `{node.name}`", "an instance that ends", got, fix)
+            self._step(node, port, message)
         waiting = [f"`{n}` with {list(m)} for key {key}" for (n, key), m in self._joins.items()]
         waiting += [
             f"`{n}` with {len(m)} members, {len(o)} openers for key {key}" for (n, key), (m, o) in self._groups.items()

@@ -368,6 +368,19 @@ def test_a_group_that_is_never_complete():
         reference(g, {}, [x(t=[0, 1])])
 
 
+def test_an_instance_that_never_ends(monkeypatch):
+    monkeypatch.setattr("ampjax.testing.interpreter.MOST_STEPS", 100)
+    with amp.Graph() as g:
+        t = amp.phi("t")
+        up = amp.isu(t, lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
+        done, more = amp.cond(up, lambda s: s.t < 0, name="leave")
+        t.connect(amp.pump("x", (D,), fields=("t",)), more)
+        amp.sink("end", done)
+    text = r"reference, node `\w+`: expected an instance that ends, got one that goes on after 100 messages, at state .*\. Mend the condition"
+    with pytest.raises(MessageError, match=text):
+        reference(g, {}, [x(t=0)])
+
+
 def test_a_missing_topology_and_one_that_does_not_fit():
     with amp.Graph() as g:
         wire, topology = amp.pump("x", (D,), ragged=True), amp.topology("map")
