@@ -18,7 +18,7 @@ from experiments.link_times import measure_link_times
 from experiments.scaling import ScalingOptions
 from experiments.table3 import Table3Options
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 
 def test_every_model_runs_without_numerics() -> None:

@@ -38,7 +38,7 @@ from experiments.parallax.splits import Split
 from experiments.parallax.sweep import sweep
 from experiments.parallax.workloads import Sizes, Workload, workload
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 TINY = Sizes(vocabulary=40, languages=20, units=8, samples=8, batch=2, words=4)
 FAST: dict[str, Any] = {"rounds": 1, "steps": 1, "batches": 2, "sizes": TINY}

@@ -4,7 +4,7 @@ import pytest
 
 from experiments.pictures import WAYS, graph_after_a_run, looks, schedules, updates_of_a_run
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 
 def test_schedules(tmp_path):

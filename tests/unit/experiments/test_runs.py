@@ -72,6 +72,7 @@ def test_list_reduction_leaves_its_files(tmp_path: Path, capsys: pytest.CaptureF
     assert last.endswith(str(tmp_path / "out")) and "seed 0 1;" in last
 
 
+@pytest.mark.full
 def test_json_is_appended_to_and_the_folder_starts_anew(tmp_path: Path) -> None:
     for _ in range(2):
         list_reduction.main(small(tmp_path, epochs=1))
@@ -79,6 +80,7 @@ def test_json_is_appended_to_and_the_folder_starts_anew(tmp_path: Path) -> None:
     assert len(records(tmp_path / "out" / "history.jsonl")) == 1
 
 
+@pytest.mark.full
 def test_a_machine_of_flops_gives_its_own_time(tmp_path: Path) -> None:
     for flops in (1e9, 2e9):
         list_reduction.main(small(tmp_path, epochs=1, flops=flops, out=tmp_path / "out"))
@@ -98,11 +100,13 @@ def test_what_is_no_layer_may_take_the_time_that_it_takes_here(tmp_path: Path) -
     assert again["train_per_s"] == measured["train_per_s"] and again["valid_loss"] == measured["valid_loss"]
 
 
+@pytest.mark.full
 def test_throughput_counts_sequences_not_buckets(tmp_path: Path) -> None:
     task = list_reduction.tasks(small(tmp_path))(0)
     assert task.train.n_examples == 200 and len(task.train) < 50  # type: ignore[attr-defined]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "options",
     [
@@ -120,6 +124,7 @@ def test_every_mode_runs(tmp_path: Path, options: dict[str, Any]) -> None:
     assert history[0].updates > 0
 
 
+@pytest.mark.full
 def test_it_stops_at_the_target_unless_told_to_go_on(tmp_path: Path) -> None:
     assert len(list_reduction.main(small(tmp_path, target=0.0))[0]) == 1
     assert len(list_reduction.main(small(tmp_path, target=0.0, keep_going=True))[0]) == 2
@@ -163,6 +168,7 @@ def test_babi15_runs_without_files(tmp_path: Path) -> None:
     assert 0 <= history[0].valid["accuracy"] <= 1 and history[0].updates > 0
 
 
+@pytest.mark.full
 def test_appendix_c_prints_the_papers_figure_and_the_simulation_comes_near(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     paper, formula, simulated = appendix_c.main(AppendixCOptions(n=60, json=file))
@@ -197,6 +203,7 @@ def test_all_there_is_means_the_papers_settings(monkeypatch: pytest.MonkeyPatch)
     assert [options.epochs for options in asked] == [25, 3, 40]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["lists", "trees", "sentences"])
 def test_the_embedding_may_lie_in_a_table_in_host_memory(name: str) -> None:
     own: dict[str, Any] = {
@@ -260,6 +267,7 @@ def test_intervals_are_what_a_batch_brings() -> None:
     assert intervals(rows, 10) == {"edge0": 300, "edge1": 1, "update/0": 720, "update/1": 720}
 
 
+@pytest.mark.full
 def test_virtual_replicas_write_rows_and_pictures(tmp_path: Path) -> None:
     options = VirtualOptions(replicas=(1, 2), max_active_keys=(4,), n=1000, json=tmp_path / "v.jsonl", out=tmp_path)
     rows = virtual.main(options)
