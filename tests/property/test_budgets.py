@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import graphs
@@ -92,6 +93,7 @@ def test_a_budget_that_nothing_exceeds_changes_nothing(seed, schedule):
         assert repr(bounded.scheduler.counts.read()) == repr(free.scheduler.counts.read())
 
 
+@pytest.mark.full
 @settings(max_examples=examples(60))
 @given(cases, schedules(), st.sampled_from(["pipeline", "sync"]), st.integers(0, 2))
 def test_where_the_controller_updates_budgets_change_nothing(seed, schedule, mode, budget):
@@ -100,6 +102,7 @@ def test_where_the_controller_updates_budgets_change_nothing(seed, schedule, mod
         assert schedule_of(run(seed, schedule, budget)[0]) == schedule_of(run(seed, schedule, None)[0])
 
 
+@pytest.mark.full
 @settings(max_examples=examples(90))
 @given(schedules(min_update_interval=1), st.sampled_from(["every_k", "message"]), st.integers(1, 3), st.integers(0, 3))
 def test_replicas_meet_within_their_budgets(schedule, rule, every, budget):

@@ -97,6 +97,7 @@ def test_random_graphs_scattered_over_hosts(seed, placing, n_hosts, size, fuse, 
                 np.testing.assert_array_equal(np.asarray(one.rows)[:n], np.asarray(other.rows)[:n])
 
 
+@pytest.mark.full
 @settings(max_examples=examples(12))
 @given(st.integers(0, 5), st.integers(1, 6), st.sampled_from([1, 3]))
 def test_updates_on_hosts(seed, interval, keys):

@@ -248,6 +248,7 @@ def test_an_interrupt_comes_at_the_end_of_the_outermost_block():
     assert reached and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.full
 def test_a_new_split_needs_only_the_servers_that_it_is_on():
     with ServerProcesses(2) as servers:
         t, other = table(servers), table(servers, partitions=2, servers=2)
@@ -286,6 +287,7 @@ def test_threads_of_a_server_ask_for_functions_one_after_the_other(monkeypatch):
     assert fetched == 8 * [True]
 
 
+@pytest.mark.full
 def test_an_optimizer_that_cannot_travel_is_told_and_harms_no_other_table(doomed, monkeypatch):
     kept, t = table(doomed), table(doomed, "adam")
 
@@ -302,6 +304,7 @@ def test_an_optimizer_that_cannot_travel_is_told_and_harms_no_other_table(doomed
 # ---- nothing stays behind --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_closed_servers_are_gone_and_say_so(doomed):
     t = table(doomed)
     (process,) = doomed.ids
@@ -325,6 +328,7 @@ def test_servers_end_when_nobody_holds_them():
     assert not is_there(process)
 
 
+@pytest.mark.full
 def test_servers_forget_tables_and_updates_that_nobody_holds(processes):
     t, other = table(processes), table(processes)
     key, gone = t._shards.key, weakref.ref(t)
@@ -342,6 +346,7 @@ def test_servers_forget_tables_and_updates_that_nobody_holds(processes):
         processes.ask(key, {0: ("rows", 0)})
 
 
+@pytest.mark.full
 def test_nothing_is_kept_for_servers_that_are_never_asked():
     with ServerProcesses(2) as servers:
         t = table(servers)
@@ -362,6 +367,7 @@ def test_a_forked_process_is_refused(processes, monkeypatch):
     np.testing.assert_array_equal(t.pull([0]), VALUES[:1])
 
 
+@pytest.mark.full
 def test_servers_end_with_a_script_however_that_ends():
     """No script has a guard of `__main__`."""
     script = """
