@@ -191,8 +191,8 @@ class Compiled:
 
         The model runs as it is on each example, operation by operation in float64; if it does not fit together in float64, as it is. The
         engine runs all examples together, and no parameter changes. Three sequences or trees take seconds, most of them for compilations.
-        `amp.verify` compares the graph that was made of the model with its own
-        composed function instead, under several schedules and with metrics and outputs.
+        `amp.verify` compares the graph that was made of the model with its own composed function instead, under several schedules and with
+        metrics and outputs.
 
         Args:
           examples: A few instances, as the model takes them.
@@ -352,7 +352,7 @@ def _metrics_of(function: Traced, results: Sequence[Any]) -> list[tuple[int, str
             if not isinstance(i, int):
                 raise GraphError(f"{where}, {name}", expected, "a structure", fix)
             if results[i].shape:
-                is_sequence = not isinstance(results[i].shape[0], int)
-                fix = f"Sum or average it: `{'amp' if is_sequence else 'jnp'}.sum`, `{'amp' if is_sequence else 'jnp'}.mean`."
+                module = "jnp" if isinstance(results[i].shape[0], int) else "amp"
+                fix = f"Sum or average it: `{module}.sum`, `{module}.mean`."
             raise GraphError(f"{_line_of_result(function, i)}, {name}", expected, shape_text(results[i]), fix)
     return [(i, name) for name, i in metrics.items()]

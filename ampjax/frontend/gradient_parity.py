@@ -22,7 +22,8 @@ from ampjax.utils.progress import Reporter
 if TYPE_CHECKING:
     from ampjax.frontend.compile_model import Compiled
 
-_SETTINGS = Settings(max_active_keys=64, max_dispatch_size=64, compile_ahead=False)
+_SETTINGS = Settings(max_active_keys=64, max_dispatch_size=64)
+_LOSS = "the loss"
 
 
 def verify_gradients(
@@ -51,8 +52,7 @@ def verify_gradients(
       DataError: If the function's own loss or gradients are not finite.
       NumericsError: If they differ.
     """
-    bodies = {node: getattr(one.op, "body", None) for node, one in compiled.graph.nodes.items()}
-    drawing = [f"`{node}`" for node, body in bodies.items() if body is not None and body.rng]
+    drawing = [f"`{name}`" for name, node in compiled.graph.nodes.items() if node.draws]
     if drawing:
         fix = "Compile it without them to compare: leave out `amp.dropout` and `amp.stochastic`."
         raise GraphError("verify", "a model without random numbers", f"those of {', '.join(drawing)}", fix)
@@ -67,9 +67,6 @@ def verify_gradients(
         loss = trainer.accumulate(data, update=False)["loss_sum"]
     differences = compare({_LOSS: loss, **compiled.gradients(trainer.gradients)}, want)
     return _verdict(name, len(instances), how, differences, tolerance)
-
-
-_LOSS = "the loss"
 
 
 def _verdict(name: str, n: int, how: str, differences: Sequence[Difference], tolerance: float) -> Verification:

@@ -86,6 +86,12 @@ class Node:
         return isinstance(self.op, ControlOp)
 
     @property
+    def draws(self) -> bool:
+        """Whether its body draws random numbers."""
+        body = getattr(self.op, "body", None)
+        return body is not None and body.rng
+
+    @property
     def role(self) -> str:
         """The name that the user gave the node, without the number of a copy."""
         return self.options.replica_of or self.name

@@ -39,7 +39,7 @@ class EdgeType:
     @property
     def random(self) -> bool:
         """Whether a body of these nodes takes a PRNG key, so that edges of one sender carry different rows."""
-        return any(isinstance(node.op, Compute) and node.op.body.rng for node in self.nodes)
+        return any(node.draws for node in self.nodes)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import KW_ONLY, dataclass, field
 
 from ampjax.ir.nodes import Node
 from ampjax.ir.ops.join_keys import Key
-from ampjax.ir.ops.payload_nodes import Compute, Loss, RouteBy
+from ampjax.ir.ops.payload_nodes import RouteBy
 from ampjax.ir.wires import Wire, WireType
 from ampjax.plan.edge_stages import Chain
 from ampjax.plan.stage_kinds import StageKind
@@ -188,7 +188,7 @@ class Stage:
     @functools.cached_property
     def random(self) -> bool:
         """Whether a body in it takes a PRNG key."""
-        return any(isinstance(n.op, (Compute, RouteBy, Loss)) and n.op.body.rng for n in self.nodes)
+        return any(node.draws for node in self.nodes)
 
     @functools.cached_property
     def ragged(self) -> bool:

@@ -82,4 +82,4 @@ def random_nodes(graph: Graph) -> list[str]:
     Args:
       graph: The graph.
     """
-    return [f"`{name}`" for name, node in graph.nodes.items() if (body := getattr(node.op, "body", None)) and body.rng]
+    return [f"`{name}`" for name, node in graph.nodes.items() if node.draws]

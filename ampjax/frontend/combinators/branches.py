@@ -16,7 +16,7 @@ from ampjax.frontend.combinators.tracing import (
     bind,
     dimensions,
     require_same,
-    structure_text,
+    require_structure,
     trace,
     type_of,
     user_line,
@@ -138,13 +138,9 @@ def while_loop(test: Callable[[Any], Any], body: Callable[[Any], Any], init: Any
         raise GraphError(
             line, "a test that gives one truth value", ", ".join(map(shape_text, answer)), "Compare in it."
         )
-    if step.results != structure:
-        raise GraphError(
-            line,
-            f"a body that returns the carry, {structure_text(structure)}",
-            structure_text(step.results),
-            "Return it as `init` is built.",
-        )
+    require_structure(
+        line, "a body that returns the carry, {}", structure, step.results, "Return it as `init` is built."
+    )
     require_same(line, "a carry that keeps its types", types, results)
     carry = structure.unflatten(types)
     turn, turn_closed, _ = trace(lambda carry: _with_test(body(carry), test), carry)
@@ -177,11 +173,10 @@ def _choice(index: Any, branches: Sequence[Callable[..., Any]], operands: Sequen
     results: list[Any] = []
     for number, branch in enumerate(branches):
         function, closed, out = trace(branch, *types)
-        if traced and function.results != traced[0].results:
-            fix = "Return the same structure from every branch."
-            expected = f"{structure_text(traced[0].results)}, as {names[0]} returns"
-            raise GraphError(line, expected, f"{structure_text(function.results)} from {names[number]}", fix)
         if traced:
+            wanted, fix = traced[0].results, "Return the same structure from every branch."
+            what, whose = f"{{}}, as {names[0]} returns", f" from {names[number]}"
+            require_structure(line, what, wanted, function.results, fix, whose)
             require_same(line, f"{names[number]} to return the same types as {names[0]}", results, out)
         else:
             results = out

@@ -18,7 +18,7 @@ from ampjax.frontend.combinators.tracing import (
     bind,
     dimensions,
     require_same,
-    structure_text,
+    require_structure,
     trace,
     type_of,
     user_line,
@@ -186,14 +186,8 @@ def _check(functions: Sequence[Any], edges: Any, leaves: Sequence[Any]) -> None:
 
 def _check_sent(structures: Sequence[Any], types: Sequence[Sequence[Any]], line: str) -> None:
     for number, (structure, own) in enumerate(zip(structures, types, strict=True)):
-        if structure != structures[0]:
-            fix = "Return the same structure from every function."
-            raise GraphError(
-                line,
-                f"{structure_text(structures[0])}, as function 0 returns",
-                f"{structure_text(structure)} from {number}",
-                fix,
-            )
+        fix = "Return the same structure from every function."
+        require_structure(line, "{}, as function 0 returns", structures[0], structure, fix, f" from {number}")
         require_same(line, f"function {number} to send the same types as function 0", types[0], own)
     for a in types[0]:
         if not jnp.issubdtype(a.dtype, jnp.floating):

@@ -16,7 +16,7 @@ from ampjax.frontend.combinators.tracing import (
     bind,
     dimensions,
     require_same,
-    structure_text,
+    require_structure,
     trace,
     type_of,
     user_line,
@@ -76,11 +76,8 @@ def stochastic(f: Callable[..., Any], otherwise: Callable[..., Any], *operands: 
     key_type = jax.eval_shape(lambda: jax.random.key(0))
     first, first_closed, results = trace(lambda key, args: f(key, *args), key_type, types)
     second, second_closed, others = trace(lambda args: otherwise(*args), types)
-    if first.results != second.results:
-        fix = "Return the same structure from both."
-        raise GraphError(
-            line, f"{structure_text(first.results)}, as in training", f"{structure_text(second.results)} otherwise", fix
-        )
+    fix = "Return the same structure from both."
+    require_structure(line, "{}, as in training", first.results, second.results, fix, " otherwise")
     require_same(line, "the same types in training and otherwise", results, others)
     closed = (len(first_closed), len(second_closed))
     call = Call("stochastic", results, (first, second), closed, line)

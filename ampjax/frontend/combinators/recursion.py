@@ -18,7 +18,7 @@ from ampjax.frontend.combinators.tracing import (
     along,
     bind,
     require_same,
-    structure_text,
+    require_structure,
     trace,
     type_of,
     user_line,
@@ -135,11 +135,5 @@ def _require_integer(j: Any) -> None:
 
 
 def _require_like_init(line: str, tree: Any, first: Sequence[Any], own: Any, results: Sequence[Any]) -> None:
-    if own != tree:
-        raise GraphError(
-            line,
-            f"a result as `init` is built, {structure_text(tree)}",
-            structure_text(own),
-            "Return what `recur` is to give.",
-        )
+    require_structure(line, "a result as `init` is built, {}", tree, own, "Return what `recur` is to give.")
     require_same(line, "a result of the types of `init`", [type_of(x) for x in first], [type_of(x) for x in results])

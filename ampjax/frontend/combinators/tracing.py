@@ -201,6 +201,24 @@ def structure_text(structure: Any) -> str:
     return "one array" if text == "*" else f"`{text}`"
 
 
+def require_structure(line: str, what: str, wanted: Any, got: Any, fix: str, whose: str = "") -> None:
+    """Checks that structures agree.
+
+    Args:
+      line: The user's line.
+      what: What is asked for, with `{}` for the structure.
+      wanted: The structure that it should have.
+      got: The structure that it has.
+      fix: What to do.
+      whose: What has the other structure, after it in the error.
+
+    Raises:
+      GraphError: If they differ.
+    """
+    if got != wanted:
+        raise GraphError(line, what.format(structure_text(wanted)), f"{structure_text(got)}{whose}", fix)
+
+
 def require_same(line: str, what: str, wanted: Sequence[Any], got: Sequence[Any]) -> None:
     """Checks that types agree.
 

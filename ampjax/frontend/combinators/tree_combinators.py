@@ -16,7 +16,7 @@ from ampjax.frontend.combinators.tracing import (
     bind,
     dimensions,
     require_same,
-    structure_text,
+    require_structure,
     trace,
     type_of,
     user_line,
@@ -75,13 +75,8 @@ def fold_tree(
         else "Take the children as one sequence, or pass `arity`, the number of children."
     )
     second, second_closed, results = trace(branch, value, *children_types, fix=fix)
-    if second.results != first.results:
-        raise GraphError(
-            line,
-            f"{structure_text(first.results)} from branch, as leaf returns",
-            structure_text(second.results),
-            "Return the same structure from both.",
-        )
+    fix = "Return the same structure from both."
+    require_structure(line, "{} from branch, as leaf returns", first.results, second.results, fix)
     require_same(line, "branch to return the same types as leaf", types, results)
     call = Call(
         "fold",
@@ -138,13 +133,9 @@ def scan_tree(f: Callable[[Any, Any], Any], init: Any, tree: Tree) -> Any:
     values, value_structure = jax.tree.flatten(tree.value)
     value = value_structure.unflatten([jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in values])
     step, closed, results = trace(f, jax.tree.map(type_of, init), value)
-    if step.results != structure:
-        raise GraphError(
-            line,
-            f"a function that returns the state, {structure_text(structure)}",
-            structure_text(step.results),
-            "Return it as `init` is built.",
-        )
+    require_structure(
+        line, "a function that returns the state, {}", structure, step.results, "Return it as `init` is built."
+    )
     require_same(line, "a state that keeps its types", [type_of(x) for x in leaves], results)
     call = Call(
         "scan_tree", [along(dimension, a) for a in results], (step,), (len(closed),), line, {"n_carry": len(leaves)}

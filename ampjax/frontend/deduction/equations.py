@@ -62,14 +62,17 @@ class Place:
         """
         return Place(self.line, (caller, *self.callers))
 
-    def lines(self, source: Any) -> list[str]:
-        """The user's lines that lead to an equation, the innermost first; at least one.
+    def lines(self, source: Any) -> Iterator[str]:
+        """Yields the user's lines that lead to an equation, the innermost first; at least one.
 
         Args:
           source: JAX's equation.
         """
-        frames = [frame for each in (source, *self.callers) for frame in users_frames(each)]
-        return [line_text(Path(frame.file_name), frame.line_num) for frame in frames] or [self.line]
+        frame = None
+        for frame in (each for equation in (source, *self.callers) for each in users_frames(equation)):
+            yield line_text(Path(frame.file_name), frame.line_num)
+        if frame is None:
+            yield self.line
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,12 +115,12 @@ class Equation:
     @property
     def line(self) -> str:
         """The user's line."""
-        return self._used.line if self._used else self.place.lines(self.source)[0]
+        return self._used.line if self._used else next(self.place.lines(self.source))
 
     @property
     def origin(self) -> str:
         """The user's lines that lead to it, from the outermost: `model.py:23 > layers.py:9`."""
-        return self._used.line if self._used else " > ".join(reversed(self.place.lines(self.source)))
+        return self._used.line if self._used else " > ".join(reversed([*self.place.lines(self.source)]))
 
     def evaluate(self, key: Any, operands: Sequence[Any]) -> list[Any]:
         """Computes its results.
@@ -202,7 +205,7 @@ def _flattened(jaxpr: Any, operands: Mapping[Any, Atom], place: Place) -> tuple[
             continue
         if source.primitive is not COMBINATOR and any(_has_combinator(body) for body in inner(source)):
             raise GraphError(
-                place.lines(source)[0],
+                next(place.lines(source)),
                 "combinators inside combinators only",
                 f"one inside `{source.primitive.name}`",
                 "Use ampjax's `scan`, `map` or `cond` there instead of JAX's.",

@@ -298,7 +298,7 @@ class FunctionLowering:
         names += together(rest, lambda name: {name} if name in reads else readers_of(name))
         flat = [name for bundle in names for name in bundle]
         values = [self.env[name] for name in roots]
-        leaves = leaves_of(values)
+        leaves, maker = leaves_of(values), self._maker_of(cluster)
         ends = np.cumsum([len(bundle) for bundle in names]).tolist()
         note = NodeNote(
             name=cluster.equations[-1].function or self.region.space.dimension or "node",
@@ -308,8 +308,8 @@ class FunctionLowering:
             function=Equations(steps, roots, flat),
             results=[name.aval for name in flat],
             groups=[range(end - len(bundle), end) for end, bundle in zip(ends, names, strict=True)],
-            line=self._maker_of(cluster).line,
-            origin=self._maker_of(cluster).origin,
+            line=maker.line,
+            origin=maker.origin,
             leaves=leaves,
             draws=any(step.draws for step in steps),
         )

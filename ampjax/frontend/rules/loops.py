@@ -127,9 +127,8 @@ class Loop:
 
         again = [draft.relabel(way, inner, go_on, f"{name}/next", False) for way in ways]
         draft.close_loop(self._state, self._enter, *again)
-        self._state.foresees = (
-            None  # whoever chooses among the carries from now on comes too late: the way to the next word is built
-        )
+        # Whoever chooses among the carries from now on comes too late: the way to the next word is built.
+        self._state.foresees = None
         left = leave(self._low, last, space, self._outer, f"{name}/leave")
         return self.own.named(draft.merge(self._outer, [left, self._none], f"{name}/result"), self.own.nodes)
 

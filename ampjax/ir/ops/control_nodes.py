@@ -39,13 +39,6 @@ class Cond(ControlOp):
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
         """Infers the types of the outputs; tries the condition on sample states.
 
-        Args:
-          node: The node, for its name and sources in errors.
-          types: What its inputs carry, by port.
-
-        Returns:
-          What each output carries.
-
         Raises:
           GraphError: If the condition fails, or gives neither output numbers nor, for two outputs, truth values.
         """
@@ -96,13 +89,6 @@ class Phi(ControlOp):
     def infer(self, node: Node, types: tuple[WireType | None, ...]) -> tuple[WireType, ...]:
         """Infers the type of the output: that of every input that is known already.
 
-        Args:
-          node: The node, for its name and sources in errors.
-          types: What its inputs carry, by port.
-
-        Returns:
-          What each output carries.
-
         Raises:
           GraphError: If inputs carry different payloads or state fields.
         """
@@ -149,13 +135,6 @@ class Isu(ControlOp):
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
         """Infers the type of the output; checks the inverse on sample states.
-
-        Args:
-          node: The node, for its name and sources in errors.
-          types: What its inputs carry, by port.
-
-        Returns:
-          What each output carries.
 
         Raises:
           GraphError: If a function fails, or the inverse does not invert.
@@ -209,13 +188,6 @@ class Relabel(ControlOp):
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
         """Infers the type of the output; tries the function on sample states.
 
-        Args:
-          node: The node, for its name and sources in errors.
-          types: What its inputs carry, by port.
-
-        Returns:
-          What each output carries.
-
         Raises:
           GraphError: If the function fails, or gives no states of the same instances.
         """
@@ -231,15 +203,7 @@ class Bcast(ControlOp):
     n: int
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
-        """Infers the types of the outputs.
-
-        Args:
-          node: The node, for its name and sources in errors.
-          types: What its inputs carry, by port.
-
-        Returns:
-          What each output carries.
-        """
+        """Infers the types of the outputs."""
         return (types[0],) * self.n
 
 
@@ -259,13 +223,6 @@ class Flatmap(ControlOp):
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
         """Infers the type of the output; tries both functions on sample states.
-
-        Args:
-          node: The node, for its name and sources in errors.
-          types: What its inputs carry, by port.
-
-        Returns:
-          What each output carries.
 
         Raises:
           GraphError: If a function fails, or gives no integers or no states.

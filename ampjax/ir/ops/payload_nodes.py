@@ -31,15 +31,7 @@ class Pump(Op):
     type: WireType
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
-        """Gives the type of the output, as declared.
-
-        Args:
-          node: The node, for its name and sources in errors.
-          types: What its inputs carry, by port.
-
-        Returns:
-          What each output carries.
-        """
+        """Gives the type of the output, as declared."""
         return (self.type,)
 
 
@@ -61,13 +53,6 @@ class Compute(PayloadOp):
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
         """Infers the types of the outputs by `jax.eval_shape`.
-
-        Args:
-          node: The node, for its name and sources in errors.
-          types: What its inputs carry, by port.
-
-        Returns:
-          What each output carries.
 
         Raises:
           GraphError: If the inputs can't be joined, or the body does not take them or does not give `n_out` arrays.
@@ -109,13 +94,6 @@ class RouteBy(PayloadOp):
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
         """Infers the type of the output: that of port 0, with the fields that are read.
-
-        Args:
-          node: The node, for its name and sources in errors.
-          types: What its inputs carry, by port.
-
-        Returns:
-          What each output carries.
 
         Raises:
           GraphError: If the choices do not fit the fields, the message is ragged, or `assume` does not work on sample states.
@@ -182,10 +160,6 @@ class Loss(PayloadOp):
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
         """Checks the body.
 
-        Args:
-          node: The node, for its name and sources in errors.
-          types: What its inputs carry, by port.
-
         Returns:
           Nothing, as a loss has no output.
 
@@ -211,13 +185,6 @@ class Reduce(PayloadOp):
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
         """Infers the type of the output by `jax.eval_shape`.
-
-        Args:
-          node: The node, for its name and sources in errors.
-          types: What its inputs carry, by port.
-
-        Returns:
-          What each output carries.
 
         Raises:
           GraphError: If the input is not ragged, or the function does not give a row for each segment.
@@ -254,13 +221,6 @@ class Collect(PayloadOp):
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
         """Infers the type of the output.
 
-        Args:
-          node: The node, for its name and sources in errors.
-          types: What its inputs carry, by port.
-
-        Returns:
-          What each output carries.
-
         Raises:
           GraphError: If inputs are not ragged messages of one shape, or the last port is no topology pump.
         """
@@ -286,10 +246,6 @@ class Sink(PayloadOp):
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
         """Accepts anything.
-
-        Args:
-          node: The node, for its name and sources in errors.
-          types: What its inputs carry, by port.
 
         Returns:
           Nothing, as a sink has no output.

@@ -33,13 +33,6 @@ class Repeat(ControlOp):
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
         """Infers the type of the output; tries the count on sample states.
 
-        Args:
-          node: The node, for its name and sources in errors.
-          types: What its inputs carry, by port.
-
-        Returns:
-          What each output carries.
-
         Raises:
           GraphError: If the count fails or gives no integers, or the input is ragged already.
         """
@@ -62,13 +55,6 @@ class Ungroup(ControlOp):
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
         """Infers the type of the output; tries the state function on sample states.
-
-        Args:
-          node: The node, for its name and sources in errors.
-          types: What its inputs carry, by port.
-
-        Returns:
-          What each output carries.
 
         Raises:
           GraphError: If it fails or gives no states, or the input is not ragged.
@@ -101,13 +87,6 @@ class Group(ControlOp):
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
         """Infers the type of the output: its state is the opener's, or the key's.
 
-        Args:
-          node: The node, for its name and sources in errors.
-          types: What its inputs carry, by port.
-
-        Returns:
-          What each output carries.
-
         Raises:
           GraphError: If a key, size or order does not work on the states, or the input is ragged already.
         """
@@ -133,13 +112,6 @@ class Distribute(ControlOp):
 
     def infer(self, node: Node, types: tuple[WireType, ...]) -> tuple[WireType, ...]:
         """Infers the types of the outputs.
-
-        Args:
-          node: The node, for its name and sources in errors.
-          types: What its inputs carry, by port.
-
-        Returns:
-          What each output carries.
 
         Raises:
           GraphError: If port 0 is not ragged, or port 1 no topology pump.
