@@ -17,6 +17,7 @@ PACKAGES = [
 ]
 BLOCK = re.compile(r"^( *)```(python|text)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 
+QUOTE = re.compile(r'^( *)```python title="(\S+)"\n(.*?)^\1```$', re.MULTILINE | re.DOTALL)
 
 IN_EVERY_RUN = "index.md", "guides/by_hand.md", "guides/sparse_tables.md"
 """One for each way to write a model; the programs of the others call what unit tests call, so they are left to the full run."""
@@ -45,6 +46,23 @@ def test_programs_of_a_page(path):
         with contextlib.redirect_stdout(io.StringIO()) as out:
             exec(compile("\n" * line + block, str(path), "exec"), names)
         printed = out.getvalue()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.relative_to(DOCS).as_posix())
+        for path in PAGES
+        if QUOTE.search(path.read_text("utf-8"))
+    ],
+)
+def test_code_that_a_page_quotes_is_there(path):
+    """A block with a file as its title has lines of that file; `...` stands for lines that are left out."""
+    for indent, file, block in QUOTE.findall(path.read_text(encoding="utf-8")):
+        block = "".join(line.removeprefix(indent) for line in block.splitlines(keepends=True))
+        code = (DOCS.parent / file).read_text(encoding="utf-8")
+        for lines in block.split("...\n"):
+            assert lines in code, f"not in {file}:\n{lines}"
 
 
 def references():
