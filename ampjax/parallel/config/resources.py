@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import yaml
@@ -29,7 +29,8 @@ _EXAMPLE = "Write for example `machines: [{host: a, address: localhost, devices:
 _FIELDS = ("host", "address", "devices", "servers")
 
 
-class RemoteDevice(NamedTuple):
+@dataclass(frozen=True)
+class RemoteDevice:
     """A device of a machine with processes of its own.
 
     Args:
