@@ -24,7 +24,7 @@ from ampjax.errors import HostError, SettingsError
 from ampjax.utils.setting_checks import at_least
 
 SILENCE_VARIABLE = "AMPJAX_HOST_SILENCE_S"
-"""The environment's variable for the seconds without a beat after which a host is unreachable, for machines that are too busy for 2."""
+"""The environment's variable for the seconds without a beat after which a host is unreachable, for machines that are too busy for 1.8."""
 
 _LEAVE_S = 1.0
 """How long a host may take to end by itself when its driver closes."""
@@ -38,7 +38,7 @@ def _usual_patience() -> Patience:
     except ValueError:
         silence_s = 0.0
     if not 0 < silence_s < float("inf"):
-        fix = "Change the variable, or remove it for 2 s."
+        fix = "Change the variable, or remove it for 1.8 s."
         raise SettingsError(f"environment, {SILENCE_VARIABLE}", "seconds, a number above 0", f"{text!r}", fix)
     return Patience(silence_s)
 
@@ -54,7 +54,7 @@ class HostOptions:
       digest: What the run's settings are, in short; a host with another one is refused.
       epoch: The run's epoch. What hosts of another one send is refused.
       window: How much may be under way one way on each channel.
-      patience: How long to wait for signs of life; by default 2 s, or what `AMPJAX_HOST_SILENCE_S` says.
+      patience: How long to wait for signs of life; by default 1.8 s, or what `AMPJAX_HOST_SILENCE_S` says.
 
     Raises:
       SettingsError: If that is no number above 0.

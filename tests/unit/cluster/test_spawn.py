@@ -139,7 +139,7 @@ def test_a_patience_that_the_environment_asks_for(monkeypatch):
     monkeypatch.setenv("AMPJAX_HOST_SILENCE_S", "7.5")
     assert HostOptions().patience == Patience(7.5)
     monkeypatch.delenv("AMPJAX_HOST_SILENCE_S")
-    assert HostOptions().patience == Patience(2.0)
+    assert HostOptions().patience == Patience(1.8)
 
 
 @pytest.mark.slow
