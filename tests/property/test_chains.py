@@ -41,6 +41,7 @@ def check(graph, instances, schedule, fused=FUSED):
     return engine
 
 
+@pytest.mark.users
 @pytest.mark.parametrize("seed", [11])
 def test_random_graphs_with_chains(seed):
     engine = assert_parity(seed, Schedule(frozen(fuse=True, max_active_keys=3, max_dispatch_size=16)))
@@ -136,6 +137,7 @@ def test_rows_may_be_random_where_edges_are_not():
         np.testing.assert_allclose(together.gradients[node], gradient, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.users
 def test_random_bodies_have_the_keys_that_they_have_apart():
     def run(fuse):
         schedule = Schedule(frozen(fuse=fuse, max_dispatch_size=16, max_active_keys=3))

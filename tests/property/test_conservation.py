@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.effort import FULL, examples
@@ -76,6 +77,7 @@ def test_inference_takes_the_same_messages_as_training_and_keeps_none(case):
         assert_empty(inference)
 
 
+@pytest.mark.full
 @settings(max_examples=examples(60))
 @given(cases(6 if FULL else 3, sizes=SIZES))
 def test_training_and_inference_in_flight_together(case):

@@ -38,6 +38,7 @@ def test_stashed_weights_are_the_current_ones_while_nothing_updates(seed, schedu
     assert_parity(seed, schedule)
 
 
+@pytest.mark.users
 @settings(max_examples=examples(40))
 @given(st.sampled_from([2, 9] if FULL else [2]), schedules(sizes=(1, 4) if FULL else (4,), arena_rows=4))
 def test_growing_arenas_change_nothing(seed, schedule):

@@ -134,7 +134,8 @@ ODD = [
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.full) if name == "attending" else name for name in MODELS]
+    "name",
+    [pytest.param(name, marks=pytest.mark.full if name == "attending" else pytest.mark.users) for name in MODELS],
 )
 def test_gradients_of_odd_graphs(name):
     assert_same(name, ODD)

@@ -34,12 +34,12 @@ SPACES = 4
 
 RUNS = {
     "perceptron in copies": {"replica_sync": ("every_k", 2), "max_staleness": 1},
-    "sequences in replicas": {"replica_sync": ("message", 2), "max_dispatch_size": 4, "weights": "estimated"},
     "perceptron": {"weights": "stashed", "exact_staleness": 1},
 }
 """Models, and settings that each is run with."""
 
 MORE = {
+    "sequences in replicas": {"replica_sync": ("message", 2), "max_dispatch_size": 4, "weights": "estimated"},
     "questions": {"mode": "sync"},
     "pondering": {"max_staleness": 0},
     "trees": {"weights": "stashed", "exact_staleness": 1},

@@ -57,6 +57,7 @@ def wanted():
     return reference(four_wires(), init_params(four_wires()), DATA, oracle="eager")
 
 
+@pytest.mark.users
 @settings(max_examples=examples(24))
 @given(schedules(sizes=(1, 2)))
 def test_a_loss_of_four_wires(schedule):

@@ -118,7 +118,7 @@ def test_rows(first, second, n, schedule):
 @pytest.mark.parametrize(
     "body, reduction",
     [
-        ("root", "mean"),
+        pytest.param("root", "mean", marks=pytest.mark.users),
         pytest.param("quotient", "geometric_mean", marks=pytest.mark.users),
         pytest.param("logarithm", "mean", marks=pytest.mark.full),
     ],

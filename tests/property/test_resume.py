@@ -34,6 +34,7 @@ def undisturbed(folder, name, every):
     return one, resumed.fit(one)
 
 
+@pytest.mark.full
 @settings(max_examples=examples(24))
 @given(st.sampled_from(list(RUNS)), st.sampled_from([3, 4, 13]), st.lists(st.integers(0, 60), min_size=1, max_size=2))
 def test_killed_and_resumed(folder, name, every, kills):

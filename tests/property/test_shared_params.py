@@ -31,6 +31,7 @@ def loss_by_hand(words, instance):
 GRADIENT = jax.grad(loss_by_hand)
 
 
+@pytest.mark.users
 @settings(max_examples=examples(40))
 @given(st.sampled_from([-2, -3] if FULL else [-2]), schedules(sizes=(1, 2)))
 def test_any_graph_under_any_schedule(seed, schedule):

@@ -82,6 +82,7 @@ def test_hosts_talk_to_the_driver_and_to_each_other(started):
     assert hosts[0].alive and hosts[0].address.startswith("tcp://127.0.0.1:")
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_busy_host_beats_and_a_stopped_one_is_unreachable_until_it_goes_on(started):
     hosts, _ = started

@@ -48,6 +48,7 @@ def test_one_seed_gives_one_schedule_and_the_same_bits():
     assert run(0) == run(0) != run(1)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_also_in_another_process_with_another_hash_seed():
     here = os.path.dirname(__file__)

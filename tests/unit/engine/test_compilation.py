@@ -179,6 +179,7 @@ def interrupted_at(n, method):
     return method_until
 
 
+@pytest.mark.full
 def test_arenas_have_room_for_validation_too():
     """Instances of validation may be larger than those of training; a growing arena would compile its kernels again."""
     trainer = amp.Trainer(

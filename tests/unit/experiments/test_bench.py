@@ -50,6 +50,7 @@ class Fake:
         return 3
 
 
+@pytest.mark.full
 def test_programs_are_measured_in_their_own_processes(tmp_path: Path) -> None:
     entries = [Entry(name, "none", f"{__name__}:Fake") for name in ("ours", "theirs")]
     if __name__.partition(".")[0] != "tests":

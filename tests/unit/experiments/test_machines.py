@@ -70,6 +70,7 @@ def test_the_simulators_bench_counts_messages(tmp_path: Path) -> None:
     assert [json.loads(line) for line in (tmp_path / "s").open()] == rows
 
 
+@pytest.mark.full
 def test_calibration_compares_prediction_and_measurement(tmp_path: Path) -> None:
     options = CalibrateOptions(models=("buckets",), workers=(1,), passes=1, n=12, json=tmp_path / "c")
     (row,) = calibrate.main(options)

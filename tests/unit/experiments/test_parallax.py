@@ -263,6 +263,7 @@ def test_what_figure_7_trains(monkeypatch: pytest.MonkeyPatch) -> None:
         assert {len(value) for value in first.values()} == {batch}
 
 
+@pytest.mark.full
 def test_figures_8_and_9(tmp_path: Path, timed: list[Any]) -> None:
     rows = fig8.main(fig8.Fig8Options(models=("lm",), counts=(1, 2), out=tmp_path))
     assert {(row["where"], row["replicas"]) for row in rows if row["model"] == "lm"} == {

@@ -365,6 +365,7 @@ def test_every_experiment_tells_what_it_does_and_can_be_run(name: str, capsys: p
     assert callable(COMMANDS[name].main)
 
 
+@pytest.mark.full
 def test_nothing_is_said_when_nobody_reads_on() -> None:
     """As in `python -m experiments --help | head -1`."""
     ours = subprocess.Popen(

@@ -62,7 +62,8 @@ def test_a_graph_that_can_not_travel():
         amp.Trainer(g, hosts=2)
 
 
-@pytest.mark.parametrize("sign", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_fit_with_snapshots_goes_on_with_the_same_bits_when_a_host_dies_or_hangs(sign, tmp_path, monkeypatch):
     monkeypatch.setenv("AMPJAX_HOST_SILENCE_S", "2")
     graph, data = model("sequences")

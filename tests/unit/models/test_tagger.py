@@ -129,7 +129,7 @@ def test_gradients_are_those_of_a_direct_implementation(tmp_path: Path) -> None:
     "options",
     [
         pytest.param({"workers": 2, "replicas": 2, "max_dispatch_size": 2}, marks=pytest.mark.full),
-        {"max_dispatch_size": 1, "max_active_keys": 1},
+        pytest.param({"max_dispatch_size": 1, "max_active_keys": 1}, marks=pytest.mark.users),
     ],
 )
 def test_gradients_stay_with_replicas_workers_and_single_messages(tmp_path: Path, options: dict[str, int]) -> None:

@@ -12,6 +12,7 @@ FILES = "unit/numerics/test_check.py", "unit/numerics/test_guard.py"
 """The check and the guard: both are marked `users`. What is slow in them is left to such a run of its own, which `.ci/run` makes."""
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.skipif(AS_USERS, reason="this run has users' flags itself")
 def test_numbers_are_guarded_where_kernels_are_compiled_as_users_compile_them():

@@ -59,7 +59,10 @@ def equal(first, second):
 
 @pytest.mark.parametrize(
     "options",
-    [{"boundary_among_servers": False, "wire_dtype": "bfloat16"}, {"run_option": "ps", "sync": False}],
+    [
+        pytest.param({"boundary_among_servers": False, "wire_dtype": "bfloat16"}, marks=pytest.mark.full),
+        {"run_option": "ps", "sync": False},
+    ],
     ids=str,
 )
 def test_training_is_the_same_bit_for_bit(processes, options):
@@ -80,6 +83,7 @@ def test_training_is_the_same_bit_for_bit(processes, options):
     assert clients == servers and sum(own.pulled for own in clients) > 0
 
 
+@pytest.mark.full
 def test_training_goes_on_from_a_checkpoint_to_the_same_bits_after_a_server_was_killed(tmp_path):
     with make(ServerProcesses(2)) as runner:
         [runner.run(batch(seed)) for seed in range(2)]

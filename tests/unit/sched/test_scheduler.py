@@ -32,6 +32,7 @@ def test_which_policies_are_compiled():
     assert {*FROZEN_POLICIES} <= {*COMPILED}
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_loops_do_the_same_uncompiled():
     """In a process of its own, since Numba reads the variable when it is imported; which is not before a scheduler is made."""

@@ -731,7 +731,8 @@ def one_by_one(example):
         yield {"tokens": amp.messages(np.array([token]), t=t, length=length)}
 
 
-@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.full), 2])
+@pytest.mark.full
+@pytest.mark.parametrize("workers", [1, 2])
 def test_a_users_controller_loop_pumps_token_by_token(workers):
     data = graphs.rnn_data([3, 1, 2])
     examples = [(i["tokens"].payload, i["label"]) for i in data]

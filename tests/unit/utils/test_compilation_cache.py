@@ -34,6 +34,7 @@ def config(tmp_path, monkeypatch):
     reset_cache()  # JAX goes back to the folder of the tests' run
 
 
+@pytest.mark.full
 def test_a_second_process_loads_what_the_first_has_compiled(tmp_path):
     """Also if JAX has compiled something before there is a trainer."""
     code = (

@@ -62,6 +62,7 @@ def test_outside_of_training_a_model_follows_its_own_predictions(name: str) -> N
         assert float(compiled.loss(params, instances)) != pytest.approx(own, rel=1e-3)
 
 
+@pytest.mark.users
 @pytest.mark.slow
 def test_a_layer_that_is_skipped_does_not_run() -> None:
     instances = spirals.generate(40, seed=1)

@@ -175,6 +175,7 @@ def test_a_server_that_was_killed_is_named_and_started_anew_for_a_new_table(doom
         t.pull([0])
 
 
+@pytest.mark.full
 def test_a_server_that_hangs_is_noticed_and_ended(doomed):
     t = table(doomed)
     (process,) = doomed.ids
@@ -329,6 +330,7 @@ def test_servers_end_when_nobody_holds_them():
 
 
 @pytest.mark.full
+@pytest.mark.full
 def test_servers_forget_tables_and_updates_that_nobody_holds(processes):
     t, other = table(processes), table(processes)
     key, gone = t._shards.key, weakref.ref(t)
@@ -367,6 +369,7 @@ def test_a_forked_process_is_refused(processes, monkeypatch):
     np.testing.assert_array_equal(t.pull([0]), VALUES[:1])
 
 
+@pytest.mark.full
 @pytest.mark.full
 def test_servers_end_with_a_script_however_that_ends():
     """No script has a guard of `__main__`."""
