@@ -1,16 +1,20 @@
 """One contract for all node kinds, and what the builder functions promise beside it."""
 
+from collections import Counter
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from support.laws import Engine, Schedule
 from support.node_kinds import KINDS, ROW, D, build, square
 
 import ampjax as amp
 from ampjax.ir.nodes import infer
 from ampjax.ir.ops.op_classes import ControlOp, PayloadOp
 from ampjax.ir.ops.payload_nodes import Pump
+from ampjax.plan.stage_kinds import SINK
 from ampjax.testing import init_params, reference
 
 
@@ -64,6 +68,29 @@ def test_every_kind_runs(kind):
     got = reference(g, init_params(g), [instance])
     ports = {"Pump": 0, "Phi": 1}.get(kind, sum(not wire.type.topology for wire in node.inputs))
     assert got.messages[node.name] == ports
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("Group", "Loss")])
+def test_every_kind_sends_what_it_sends_in_the_oracle(kind):
+    """The states that arrive at the sinks behind a node, for several messages; control alone."""
+    g, _ = build(kind)
+    rows, x = np.ones((3, D), np.float32), np.ones((1, D), np.float32)
+    data = [
+        {"x": amp.messages(x, t=t), "rows": amp.messages(rows, t=t), "empty": np.zeros((0, D), np.float32)}
+        | {"map": amp.Topology(([0, 1, 2],) * 2, ([0, 1, 0],) * 2, 2)}
+        for t in range(5)
+    ]
+    if any(n.name == "unused" for n in g.nodes.values()):
+        data = [instance | {"map": amp.Topology(([],), ([],), 0)} for instance in data]
+    data = [{name: value for name, value in instance.items() if name in g.pumps} for instance in data]
+    want, got = Counter(), Counter()
+    for sink, arrived in reference(g, init_params(g), data).outputs.items():
+        want.update((sink, *sorted(state.items())) for state, _ in arrived)
+    for d in Engine(g, None, Schedule()).run(data, train=False).dispatches:
+        names = ["instance", *d.stage.ports[0].type.fields]
+        for state in d.states[:, [g.layout.column(name) for name in names]].tolist() if d.stage.kind is SINK else []:
+            got[(d.stage.name, *sorted(zip(names, state, strict=True)))] += 1
+    assert got and got == want
 
 
 def test_a_wire_used_twice_is_a_bcast():

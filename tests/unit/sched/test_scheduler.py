@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from support import graphs
 from support.control import plan_for
-from support.frozen import FROZEN_POLICIES
+from support.frozen import FROZEN_POLICIES, decided
 from support.models import model
-from support.schedules import Scheduled, admit, at_once, first_difference
+from support.schedules import Scheduled, admit, at_once, first_difference, in_virtual_time
 from support.uncompiled import COMPILED, digests
 
 from ampjax.ir.instances import InstanceList, Messages
@@ -30,6 +30,17 @@ TESTS = Path(__file__).parents[2]
 
 def test_which_policies_are_compiled():
     assert {*FROZEN_POLICIES} <= {*COMPILED}
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_a_compiled_policy_decides_as_its_function_does(name):
+    """A policy without a number is called with views of the queues, as a user's is."""
+    policy, compiled = POLICIES[name], []
+    for one in (policy, lambda queues, now: policy(queues, now)):
+        for size in (2, 64):
+            options = {"drive": in_virtual_time, "workers": 2, "max_active_keys": 5, "max_dispatch_size": size}
+            compiled.append(decided(Scheduled, "trees", policy=one, **options))
+    assert compiled[:2] == compiled[2:]
 
 
 @pytest.mark.full
