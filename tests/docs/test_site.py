@@ -61,7 +61,7 @@ def test_code_that_a_page_quotes_is_there(path):
     for indent, file, block in QUOTE.findall(path.read_text(encoding="utf-8")):
         block = "".join(line.removeprefix(indent) for line in block.splitlines(keepends=True))
         code = (DOCS.parent / file).read_text(encoding="utf-8")
-        for lines in block.split("...\n"):
+        for lines in re.split(r"^\.\.\.\n", block, flags=re.MULTILINE):
             assert lines in code, f"not in {file}:\n{lines}"
 
 

@@ -38,11 +38,12 @@ class ControlOp(Op):
     1. A frozen dataclass in `ir/ops/control_nodes.py` or `ragged_nodes.py`, with state functions and numbers as its fields, and `infer`, whose result
        says which state fields there are.
     2. A handler in `Router.handlers` (`unfold/rules/routes.py`): what it does to columns of messages. `Parts` there is the contract.
-    3. A case in `Run._consume` (`testing/interpreter.py`): what it means for a single message. Tests compare all else with this. (Only
+    3. A case in `Run._consume` (`testing/interpreter.py`): what it means for a single message. (Only
        for the paper's Cond, Bcast, Isu and Phi it is in `Run._step`, with another case in `testing/way_back.py`.)
     4. A builder in `ir/builders`, exported there and in `ampjax/__init__.py`; with a line in `docs/reference/graphs.md`, in the table of
        `docs/concepts/messages.md` and in the pinned names of `tests/docs/test_exports.py`.
-    5. An entry in `KINDS` of `tests/support/node_kinds.py`, by which tests find it.
+    5. An entry in `KINDS` of `tests/support/node_kinds.py`, by which tests find it, and compare the handler with
+       the oracle.
 
     Everything else follows from the attributes below, whose defaults are safe.
 
