@@ -14,6 +14,7 @@ import numpy as np
 from rich.console import Console
 
 from ampjax.errors import SettingsError
+from ampjax.optim import RandomDelay
 from ampjax.utils.text_tables import compact
 from experiments.records import append
 from experiments.staleness import language, lists, quadratic
@@ -35,6 +36,7 @@ class StalenessOptions:
       workload: `quadratic` (20 rows) and `quadratic-2`, turned against the axes; `lists`: list reduction in AMP, each node delayed; `lm`: a
         small transformer of characters in plain JAX, on Multi30k where AMPJAX_DATA has it, else on generated sentences.
       delay: Delays in updates; a run with 0 is what others are compared with.
+      varying: Each update draws its delay, all from 0 to twice `delay` being equally likely.
       remedy: Some of the remedies; all by default.
       seed: Several seeds; the results are medians.
       angle: Angles of the quadratics' axes, in degrees; the table shows the last one.
@@ -46,6 +48,7 @@ class StalenessOptions:
 
     workload: tuple[Workload, ...] = ("quadratic",)
     delay: tuple[int, ...] = (0, 1, 2, 4, 8, 16)
+    varying: bool = False
     remedy: tuple[str, ...] = tuple(REMEDIES)
     seed: tuple[int, ...] = (0, 1, 2)
     angle: tuple[float, ...] = (0.0, 22.5, 45.0)
@@ -118,9 +121,11 @@ def _cell(options: StalenessOptions, workload: Workload, remedy: str, delay: int
     kind = workload.split("-")[0]
     steps, rates = options.steps or STEPS[kind], [float(rate) for rate in RATES[kind]]
     common = {"experiment": "staleness", "workload": workload, "remedy": remedy, "delay": delay, "steps": steps}
+    late = RandomDelay.uniform(2 * delay) if options.varying else delay
+    common = {**common, "varying": options.varying}
     if kind == "quadratic":
         n = 2 if workload == "quadratic-2" else 20
-        found = quadratic.grid(remedy, delay, n, angles=options.angle, rates=rates, seeds=options.seed, steps=steps)
+        found = quadratic.grid(remedy, late, n, angles=options.angle, rates=rates, seeds=options.seed, steps=steps)
         best = np.median(found, -1).argmin(-1)
         return [
             {**common, "angle": angle, "seed": seed, "rate": rates[best[i]], "loss": float(found[i, best[i], k])}
@@ -128,9 +133,9 @@ def _cell(options: StalenessOptions, workload: Workload, remedy: str, delay: int
             for k, seed in enumerate(options.seed)
         ]
     if workload == "lm":
-        run = language.runs(remedy, delay, *language.text(options.data_dir), steps)
+        run = language.runs(remedy, late, *language.text(options.data_dir), steps)
     else:
-        run = lists.runs(remedy, delay, steps)
+        run = lists.runs(remedy, late, steps)
     rate, losses = tuned(run, rates, options.seed)
     return [{**common, "seed": s, "rate": rate, "loss": loss} for s, loss in zip(options.seed, losses, strict=True)]
 

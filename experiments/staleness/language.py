@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.data import multi30k
+from ampjax.optim import RandomDelay
 from experiments.staleness.remedies import REMEDIES
 from experiments.staleness.training import losses
 
@@ -110,7 +111,9 @@ def logits(params: Any, letters: jax.Array) -> jax.Array:
     return _norm(x) @ params["output"]
 
 
-def runs(remedy: str, delay: int, letters: np.ndarray, n: int, steps: int) -> Callable[[float, int], float]:
+def runs(
+    remedy: str, delay: int | RandomDelay, letters: np.ndarray, n: int, steps: int
+) -> Callable[[float, int], float]:
     """A function from a learning rate and a seed to what the run comes to; compiled once.
 
     Args:

@@ -7,12 +7,13 @@ from collections.abc import Callable
 import ampjax as amp
 from ampjax.data.list_reduction import Buckets, splits
 from ampjax.models.rnn import list_reduction_rnn
+from ampjax.optim import RandomDelay, trained_params
 from experiments.staleness.remedies import REMEDIES
 
 HIDDEN, BATCH, N_TRAIN, N_VALID = 32, 50, 1000, 500
 
 
-def runs(remedy: str, delay: int, steps: int) -> Callable[[float, int], float]:
+def runs(remedy: str, delay: int | RandomDelay, steps: int) -> Callable[[float, int], float]:
     """A function from a learning rate and a seed to what a run comes to.
 
     One bucket of sequences is in flight and every node updates after it, so nothing is stale but what `delayed` makes so.
@@ -23,7 +24,7 @@ def runs(remedy: str, delay: int, steps: int) -> Callable[[float, int], float]:
       steps: Updates of a node at least; epochs are whole.
 
     Returns:
-      The function: the validation loss at the end.
+      The function: the validation loss at the end, of the parameters that are trained.
     """
     made = REMEDIES[remedy]
 
@@ -34,6 +35,8 @@ def runs(remedy: str, delay: int, steps: int) -> Callable[[float, int], float]:
         graph = list_reduction_rnn(HIDDEN, BATCH)
         trainer = amp.Trainer(graph, tx, mode="sync", seed=seed)
         trainer.fit(train, epochs=epochs, progress=False)
+        states = trainer.session.executor.store.opt_state
+        trainer.set_params({node: trained_params(states[node], params) for node, params in trainer.params.items()})
         return trainer.evaluate(valid)["loss"]
 
     return run

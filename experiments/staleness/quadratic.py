@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ampjax.optim import RandomDelay
 from experiments.staleness.remedies import REMEDIES
 from experiments.staleness.training import losses
 
@@ -32,7 +33,9 @@ def hessian(n: int, angle: float) -> np.ndarray:
     return turn @ np.diag(values) @ turn.T
 
 
-def grid(remedy: str, delay: int, n: int, *, angles: Any, rates: Any, seeds: Any, steps: int) -> np.ndarray:
+def grid(
+    remedy: str, delay: int | RandomDelay, n: int, *, angles: Any, rates: Any, seeds: Any, steps: int
+) -> np.ndarray:
     """What runs come to, for all angles, learning rates and seeds at once.
 
     The parameters are a matrix `[n, 4]` (`[2, 1]` for n = 2), so that remedies for matrices apply; each column meets the same Hessian.

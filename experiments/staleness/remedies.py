@@ -9,7 +9,9 @@ from typing import Any
 import optax
 
 from ampjax.optim import (
+    RandomDelay,
     anneal_by_staleness,
+    bounded_staleness,
     compensate_delay,
     compensate_spikes,
     damp_by_staleness,
@@ -21,7 +23,7 @@ from ampjax.optim import (
 )
 
 Make = Callable[[Any, int, int], Any]
-"""From a learning rate, the delay and the number of steps to a transform."""
+"""From a learning rate, the mean delay (delays are at most twice as long) and the number of steps to a transform."""
 
 
 @dataclass(frozen=True)
@@ -38,19 +40,24 @@ class Remedy:
     scale: float = 1.0
     sync: float = 0.0
 
-    def delayed(self, rate: Any, delay: int, steps: int) -> optax.GradientTransformationExtraArgs:
+    def delayed(self, rate: Any, delay: int | RandomDelay, steps: int) -> optax.GradientTransformationExtraArgs:
         """The remedy with its gradients late.
 
         Args:
           rate: The learning rate; may be traced.
-          delay: In updates.
+          delay: In updates; one that is drawn is uniform.
           steps: Of the whole run.
         """
-        return delayed(self.make(rate, delay, steps), delay, sync_updates=int(self.sync * steps))
+        mean = delay.most // 2 if isinstance(delay, RandomDelay) else delay
+        return delayed(self.make(rate, mean, steps), delay, sync_updates=int(self.sync * steps))
 
 
 def _adam(rate: Any, b1: float = 0.9) -> Any:
     return optax.adam(rate, b1=b1)
+
+
+def _compensated(rate: Any, delay: int, adaptive: bool = False) -> Any:
+    return optax.chain(compensate_delay(1.0, max(1, 2 * delay), adaptive), _adam(rate))
 
 
 REMEDIES: Mapping[str, Remedy] = {
@@ -62,11 +69,13 @@ REMEDIES: Mapping[str, Remedy] = {
     "adam+scale": Remedy(lambda rate, d, n: optax.chain(_adam(rate), scale_by_staleness())),
     "adam+anneal": Remedy(lambda rate, d, n: optax.chain(_adam(rate), anneal_by_staleness(max(1, n // 4)))),
     "adam+warm-up": Remedy(lambda rate, d, n: _adam(rate), sync=0.25),
-    "adam+compensation": Remedy(lambda rate, d, n: optax.chain(compensate_delay(1.0, max(1, d)), _adam(rate))),
+    "adam+compensation": Remedy(lambda rate, d, n: _compensated(rate, d)),
+    "adam+adaptive": Remedy(lambda rate, d, n: _compensated(rate, d, adaptive=True)),
     "adam+prediction": Remedy(lambda rate, d, n: predict_weights(_adam(rate))),
     "adam+damping": Remedy(lambda rate, d, n: optax.chain(damp_by_staleness(), _adam(rate))),
+    "adam+bound": Remedy(lambda rate, d, n: bounded_staleness(_adam(rate), d)),
     "nadam-0.99": Remedy(lambda rate, d, n: optax.chain(scale_by_discounted_nadam(), optax.scale(-rate))),
     "muon": Remedy(lambda rate, d, n: optax.contrib.muon(rate)),
     "rotation": Remedy(lambda rate, d, n: optax.chain(scale_by_rotated_adam(b1=0.9), optax.scale(-rate))),
 }
-"""By name, as it is written on the command line. What a constant delay makes meaningless (leaving stale gradients out) is not among them."""
+"""By name, as it is written on the command line. `adam+bound` leaves out what is staler than the mean: with constant delays it is `adam`."""
