@@ -24,6 +24,12 @@ from experiments.staleness.remedies import REMEDIES
 Workload = Literal["quadratic", "quadratic-2", "lists", "lm"]
 RATES = {"quadratic": 10.0 ** np.arange(-3.5, 0.3, 0.25), "lm": (3e-3, 1e-2), "lists": (3e-3, 1e-2)}
 STEPS = {"quadratic": 400, "lm": 150, "lists": 100}
+TITLES = {
+    "quadratic": "Quadratic of 20 rows",
+    "quadratic-2": "Quadratic of 2 rows",
+    "lists": "List reduction",
+    "lm": "Language model",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,17 +158,23 @@ def _pictures(
     options: StalenessOptions, workload: str, records: Sequence[dict[str, Any]], table: dict[tuple[str, int], float]
 ) -> None:
     """Remedy by delay; and of the quadratics angle by delay, for each remedy."""
-    order = sorted(options.remedy, key=lambda name: table[name, options.delay[-1]])
-    values = np.array([[table[remedy, delay] for delay in options.delay] for remedy in order])
+    title, stem = TITLES[workload], f"{workload}-varying" if options.varying else workload
     late = [str(delay) for delay in options.delay]
-    heat_map(values, order, late, f"{workload}: loss, learning rate tuned", options.out / f"{workload}.png")
-    if not workload.startswith("quadratic") or len(options.angle) < 2:
+    turned = workload.startswith("quadratic")
+
+    def draw(values: Any, rows: Sequence[str], about: str, name: str) -> None:
+        delay = "mean delay" if options.varying else "delay"
+        heat_map(np.array(values), rows, late, f"{title}, {about}: loss", options.out / f"{name}.png", delay=delay)
+
+    order = sorted(options.remedy, key=lambda name: table[name, options.delay[-1]])
+    about = f"{options.angle[-1]:g}°" if turned else "learning rate tuned"
+    draw([[table[remedy, delay] for delay in options.delay] for remedy in order], order, about, stem)
+    if not turned or len(options.angle) < 2:
         return
+    rows = [f"{angle:g}°" for angle in options.angle]
     for remedy in options.remedy:
         by_angle = [table_of([r for r in records if r["remedy"] == remedy], angle) for angle in options.angle]
-        values = np.array([[at[remedy, delay] for delay in options.delay] for at in by_angle])
-        rows = [f"{angle:g}°" for angle in options.angle]
-        heat_map(values, rows, late, f"{workload}, {remedy}: loss", options.out / f"{workload}-{remedy}.png")
+        draw([[at[remedy, delay] for delay in options.delay] for at in by_angle], rows, remedy, f"{stem}-{remedy}")
 
 
 def _check(options: StalenessOptions) -> None:

@@ -71,6 +71,17 @@ def test_the_command_writes_a_record_for_each_run(tmp_path, monkeypatch):
     assert {file.name for file in tmp_path.glob("*.png")} == {"quadratic-2.png", "quadratic-2-adam.png"}
 
 
+def test_delays_that_are_drawn_are_late_on_average(tmp_path):
+    common = {"remedy": ("adam", "adam+bound"), "delay": (0, 2), "seed": (0,), "angle": (45.0,), "steps": 40}
+    found = {}
+    for varying in (False, True):
+        records = board.main(StalenessOptions(workload=("quadratic-2",), varying=varying, out=tmp_path, **common))
+        found[varying] = table_of(records, 45.0)
+    assert found[False]["adam", 2] == found[False]["adam+bound", 2]  # none is staler than the mean
+    assert found[True]["adam", 2] != found[True]["adam+bound", 2]
+    assert found[True]["adam", 0] == found[False]["adam", 0]
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -89,7 +100,7 @@ def test_options_that_cannot_be(wrong):
 @pytest.mark.slow
 def test_what_has_diverged_has_a_cell_too():
     figure = heat_map(np.array([[1.0, np.inf], [0.1, 2e5]]), ["a", "b"], ["0", "8"], "title")
-    assert [text.get_text() for text in figure.axes[0].texts] == ["1", "∞", "0.1", "2e+05"]
+    assert [text.get_text() for text in figure.axes[0].texts] == ["1.00", "∞", "0.100", "2e+05"]
 
 
 @pytest.mark.parametrize("remedy", [pytest.param(name, marks=pytest.mark.full) for name in REMEDIES])
