@@ -18,7 +18,7 @@
 # pulls the rows that it reads and pushes their gradients.
 #
 # `ampjax.parallel` does that to a *single-device* program: you give a loss function, parameters and an optax transform, as you would train them on one device. It finds out what is sparse. Here we watch it do so,
-# check that the result is the single-device program's, count bytes, and look for a good number of partitions.
+# check that the result is the single-device program's, count bytes, and look for a good number of partitions. Then a table becomes part of an AMP graph: both papers in one run.
 
 # %%
 import os
@@ -271,6 +271,141 @@ figure
 # %%
 np.testing.assert_allclose(seen["faithful"], seen["plain optax, dense"], atol=1e-5)
 assert abs(seen["lazy"][-1] - seen["faithful"][-1]) > 0.05
+
+# %% [markdown]
+# ## Both papers in one run
+#
+# So far every text had 12 words, so that a batch was an array. In an AMP graph texts may have any length: each is a message, workers compute what has arrived, and nodes update by themselves (notebooks 1 to 4). A node of such a graph may have a table
+# for its parameters. `TableEmbed` pulls the rows that its messages ask for, and pushes their gradients when the node's update is due.
+#
+# `amp.replicate` copies the whole network, each copy on a worker of its own. So one run is both: dense layers in copies that are averaged, asynchronous training in between, and one table in host memory whose rows all copies pull.
+
+# %%
+import ampjax as amp
+
+text_rows = np.random.default_rng(1).normal(size=(WORDS, DIM)).astype(np.float32)
+
+
+def texts(n, seed):
+    """Texts of 4 to 20 words, with their topics."""
+    lengths = np.random.default_rng(seed).integers(4, 21, n)
+    ids = np.split(zipf.tokens(int(lengths.sum()), WORDS, alpha=1.0, seed=seed), np.cumsum(lengths)[:-1])
+    topics = [np.bincount(topic_of[words], minlength=TOPICS).argmax() for words in ids]
+    return [{"text": words, "topic": np.int32(topic)} for words, topic in zip(ids, topics, strict=True)]
+
+
+def mean(rows, segment_ids, n):
+    counts = jax.ops.segment_sum(jnp.ones(len(rows)), segment_ids, n)
+    return jax.ops.segment_sum(rows, segment_ids, n) / jnp.maximum(counts, 1)[:, None]
+
+
+def cross_entropy(logits, topic):
+    loss = optax.softmax_cross_entropy_with_integer_labels(logits, topic)
+    return loss, {"accuracy": logits.argmax() == topic}
+
+
+def two_copies(table):
+    """Two whole networks whose words are rows of one table."""
+
+    def network(text, topic):
+        # About 12 words make a text, so words and layers update about as often.
+        rows = amp.ppt("words", amp.nn.TableEmbed(table), min_update_interval=12 * INTERVAL)(text)
+        h = amp.ppt("hidden", amp.nn.Linear(DIM, 64), min_update_interval=INTERVAL)(amp.reduce("mean", mean, rows))
+        logits = amp.ppt("out", amp.nn.Linear(64, TOPICS), min_update_interval=INTERVAL)(amp.npt("relu", jax.nn.relu)(h))
+        amp.loss("cross_entropy", cross_entropy)(logits, topic)
+
+    with amp.Graph() as graph:
+        text = amp.pump("text", dtype="int32", ragged=True)
+        amp.replicate(network, 2)(text, amp.pump("topic", dtype="int32"))
+    return graph
+
+
+# %% tags=["picture"]
+INTERVAL = 8
+words = Table(text_rows, optax.adagrad(0.3), partitions=4)
+copied = two_copies(words)
+copied
+
+# %% [markdown]
+# The table has an optimizer of its own, Adagrad on the rows that are touched. The layers' optimizer is the trainer's. `explain` says what became of the parameters. Staleness counts versions: of the table, whose updates come from both copies, and of each copy of a layer.
+
+# %%
+some = texts(600, seed=0)
+trainer = amp.Trainer(copied, optax.adam(5e-3), workers=2, max_active_keys=32)
+history = trainer.fit(some, epochs=4, progress=False)
+print(f"accuracy in epoch 1: {history[0].train['accuracy']:.2f}, in epoch 4: {history[-1].train['accuracy']:.2f}")
+trainer.explain()
+
+# %%
+parts = trainer.explain()
+assert parts["words"].in_host_memory and parts["words"].copies == 1 and len(parts["words"].nodes) == 2
+assert parts["hidden"].copies == 2 and parts["hidden"].workers == (0, 1)
+assert parts["words"].staleness_mean > parts["hidden"].staleness_mean
+assert trainer.device_bytes["params"] < words.dense().nbytes / 100  # layers alone are on devices
+assert history[-1].train["accuracy"] > history[0].train["accuracy"] + 0.1
+
+# %% [markdown]
+# A row that both copies read is one row, so it is updated while either copy's gradients are on their way. A layer's copy is updated by its own gradients only. So the table's rows get staler than the layers. A simulation, which computes nothing, counts it for other numbers of texts in flight:
+
+# %% tags=["picture"]
+in_flight = (1, 4, 16, 64, 128)
+found = {"words": [], "hidden": []}
+for n in in_flight:
+    counts = amp.simulate(copied, some, workers=2, max_active_keys=n).stats.nodes
+    for name, means in found.items():
+        own = [node for key, node in counts.items() if key.startswith(name) and node.updates]
+        means.append(sum(node.staleness_sum for node in own) / sum(node.gradients for node in own))
+figure = new_figure(6, 3.2, layout="constrained")
+axes = figure.subplots()
+axes.plot(in_flight, found["words"], "o-", color="#E69F00", label="rows of the table, which both copies update")
+axes.plot(in_flight, found["hidden"], "s-", color="#0072B2", label="a copy of the layer `hidden`")
+axes.set(xlabel="texts in flight", ylabel="mean staleness [versions]", ylim=(0, None))
+axes.set_xscale("log", base=2)
+axes.set_xticks(in_flight, [str(n) for n in in_flight])
+axes.spines[["top", "right"]].set_visible(False)
+axes.legend(frameon=False)
+figure
+
+# %% [markdown]
+# And synchronously? In the mode `pipeline` all nodes are updated after a round, and `("every_k", 1)` averages the copies each time. Then nothing is stale, and the two copies train as a single program does. With plain SGD on sums, a round moves each layer by half the learning rate times the gradient of all texts (the mean of what two copies did with half of them each),
+# and the table by the sum of all rows' gradients:
+
+# %%
+few, rounds = texts(32, seed=3), 5
+shared = Table(text_rows, optax.sgd(0.3))
+together = amp.Trainer(
+    two_copies(shared),
+    optax.sgd(0.02),
+    workers=2,
+    mode="pipeline",
+    max_active_keys=len(few),
+    gradient="sum",
+    replica_sync=("every_k", 1),
+)
+layers = {name: together.params[f"{name}/0"] for name in ("hidden", "out")}
+together.fit(few, epochs=rounds, progress=False)
+
+
+def total(params):
+    """The sum of the losses, text by text, in plain JAX."""
+    linear = lambda name, x: x @ params[name]["w"] + params[name]["b"]
+    outputs = [linear("out", jax.nn.relu(linear("hidden", params["words"][one["text"]].mean(0)))) for one in few]
+    return sum(cross_entropy(y, one["topic"])[0] for y, one in zip(outputs, few, strict=True))
+
+
+plain, gradient = {"words": jnp.asarray(text_rows), **layers}, jax.jit(jax.grad(total))
+rates = {"words": 0.3, "hidden": 0.02 / 2, "out": 0.02 / 2}
+for _ in range(rounds):
+    grads = gradient(plain)
+    plain = {name: jax.tree.map(lambda p, g, r=rates[name]: p - r * g, plain[name], grads[name]) for name in plain}
+
+moved = float(np.abs(shared.dense() - text_rows).max())
+apart = float(np.abs(shared.dense() - plain["words"]).max())
+print(f"after {rounds} rounds rows have moved by up to {moved:.2f}; largest difference to the single program: {apart:.1e}")
+assert moved > 0.1 and apart < 1e-5
+for name in layers:
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), together.params[f"{name}/1"], plain[name])
+assert shared.version == rounds and together.explain()["words"].staleness_max == 0
 
 # %% [markdown]
 # ## Saving and going on

@@ -25,6 +25,7 @@ from ampjax.sched.diagnose.story import story
 from ampjax.trace.trace import Trace
 from ampjax.train import checkpoint
 from ampjax.train.assemble import require_closed, require_transform
+from ampjax.train.explanation import TrainerExplanation, explain
 from ampjax.train.history import Epoch, History
 from ampjax.train.initial_params import check_params
 from ampjax.train.predictions import Predictions
@@ -401,6 +402,14 @@ class Trainer:
     def inference_statistics(self) -> Statistics:
         """Counts of the last run without training: a validation, an evaluation or a prediction."""
         return self.session.passes.statistics.inference
+
+    def explain(self) -> TrainerExplanation:
+        """Tells of each node's parameters where they live and how copies of them are kept together.
+
+        Returns:
+          A table to print, with updates and staleness of the last run that trained. Copies that `amp.replicate` has made are one entry.
+        """
+        return explain(self.session)
 
     @property
     def device_bytes(self) -> dict[str, int]:

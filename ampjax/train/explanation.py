@@ -1,0 +1,148 @@
+"""Where a graph's parameters live, how copies are kept together, and how stale their gradients were: a table to print and numbers to read."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import jax
+from rich.console import Console
+
+from ampjax.ir.nodes import Node
+from ampjax.utils.counted import counted
+from ampjax.utils.text_tables import filled, html_table
+
+if TYPE_CHECKING:
+    from ampjax.train.runs.session import Session
+
+_TOGETHER = {
+    "epoch": "copies are averaged after each epoch",
+    "none": "copies are not averaged",
+    "every_k": "copies are averaged when one has made {}",
+    "message": "copies take a mean after {}, without waiting",
+}
+
+
+@dataclass(frozen=True)
+class ParameterReport:
+    """The parameters of a node, or of the copies of a node.
+
+    Args:
+      name: The node's name, without a copy's number.
+      nodes: The nodes that read them.
+      copies: How many copies of the parameters there are.
+      shape: The shape of a table, or of the only array; None if there are several arrays.
+      n_bytes: Bytes of one copy, without gradients and optimizer state.
+      workers: The workers that run these nodes.
+      in_host_memory: Whether they are a table in host memory, whose rows are pulled and pushed.
+      together: How what several nodes learn comes together; empty for one node.
+      updates: Updates in the last run, of all copies.
+      staleness_mean: The mean staleness of the gradient rows in these updates, in versions.
+      staleness_max: The largest.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    copies: int
+    shape: tuple[int, ...] | None
+    n_bytes: int
+    workers: tuple[int, ...]
+    in_host_memory: bool
+    together: str
+    updates: int
+    staleness_mean: float
+    staleness_max: int
+
+
+@dataclass(frozen=True)
+class TrainerExplanation:
+    """A trainer's parameters; prints as a table.
+
+    Args:
+      parameters: By node, in the graph's order.
+      run: The run whose updates are counted; empty before the first one.
+    """
+
+    parameters: Sequence[ParameterReport]
+    run: str
+
+    def __getitem__(self, name: str) -> ParameterReport:
+        return next(report for report in self.parameters if report.name == name)
+
+    def __str__(self) -> str:
+        with io.StringIO() as text:
+            Console(file=text, width=140, force_jupyter=False, force_terminal=False).print(
+                filled(_HEADERS, self._rows(), self._title)
+            )
+            return text.getvalue() + "".join(f"{note}\n" for note in self._notes())
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return html_table(_HEADERS, self._rows(), self._title, self._notes())
+
+    @property
+    def _title(self) -> str:
+        return f"Parameters; updates of {self.run}" if self.run else "Parameters"
+
+    def _rows(self) -> Iterator[list[str]]:
+        for p in self.parameters:
+            shape = "" if p.shape is None else f" {list(p.shape)}"
+            home = "host memory" if p.in_host_memory else "device"
+            workers = ", ".join(map(str, p.workers))
+            stale = (f"{p.staleness_mean:.2f}", f"{p.staleness_max}") if p.updates else ("", "")
+            yield [f"{p.name}{shape}", f"{p.n_bytes:,}", f"{p.copies}", home, workers, f"{p.updates}", *stale]
+
+    def _notes(self) -> Iterator[str]:
+        yield from (f"{p.name}: {p.together}" for p in self.parameters if p.together)
+
+
+_HEADERS = ("parameters", "bytes", "copies", "home", "workers", "updates", "staleness,\nmean", "largest")
+
+
+def explain(session: Session) -> TrainerExplanation:
+    """The explanation of a trainer.
+
+    Args:
+      session: What it works with.
+
+    Returns:
+      A table to print, with one entry for each node, or for the copies of each node.
+    """
+    roles: dict[str, list[Node]] = {}
+    for node in session.plan.graph.parameterised.values():
+        roles.setdefault(node.role, []).append(node)
+    statistics = session.passes.statistics.training
+    return TrainerExplanation([_report(session, role, owners) for role, owners in roles.items()], statistics.run)
+
+
+def _report(session: Session, role: str, owners: Sequence[Node]) -> ParameterReport:
+    names, table = {node.name for node in owners}, owners[0].table
+    readers = tuple(n.name for n in session.plan.graph.nodes.values() if n.has_params and n.params_name in names)
+    leaves = jax.tree.leaves(session.executor.store.params[owners[0].name]) if table is None else [table]
+    counts = session.passes.statistics.training.nodes
+    seen = [counts[name] for name in sorted(names & counts.keys())]
+    rows = sum(node.gradients for node in seen)
+    together = ""
+    if len(owners) > 1:
+        sync = session.settings.sync_rule
+        together = _TOGETHER[sync.rule].format(counted(sync.every, "update"))
+    elif len(readers) > 1:
+        together = f"one for {', '.join(readers)}; their gradients add up to one update"
+    return ParameterReport(
+        name=role,
+        nodes=readers,
+        copies=len(owners),
+        shape=tuple(leaves[0].shape) if len(leaves) == 1 else None,
+        n_bytes=sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves),
+        workers=tuple(sorted({session.plan.worker_of[name] for name in readers})),
+        in_host_memory=table is not None,
+        together=together,
+        updates=sum(node.updates for node in seen),
+        staleness_mean=sum(node.staleness_sum for node in seen) / rows if rows else 0.0,
+        staleness_max=max((node.staleness_max for node in seen), default=0),
+    )
