@@ -278,7 +278,7 @@ assert abs(seen["lazy"][-1] - seen["faithful"][-1]) > 0.05
 # So far every text had 12 words, so that a batch was an array. In an AMP graph texts may have any length: each is a message, workers compute what has arrived, and nodes update by themselves (notebooks 1 to 4). A node of such a graph may have a table
 # for its parameters. `TableEmbed` pulls the rows that its messages ask for, and pushes their gradients when the node's update is due.
 #
-# `amp.replicate` copies the whole network, each copy on a worker of its own. So one run is both: dense layers in copies that are averaged, asynchronous training in between, and one table in host memory whose rows all copies pull.
+# `amp.replicate` copies the whole network, each copy on a worker of its own. So one run is both: dense layers in copies that are averaged, asynchronous training in between, and one table in host memory whose rows all copies pull. (Here the two workers share a device, so that kernels are compiled once.)
 
 # %%
 import ampjax as amp
@@ -304,26 +304,30 @@ def cross_entropy(logits, topic):
     return loss, {"accuracy": logits.argmax() == topic}
 
 
-def two_copies(table):
-    """Two whole networks whose words are rows of one table."""
+INTERVAL = 8
+hidden, out = amp.nn.Linear(DIM, 64), amp.nn.Linear(64, TOPICS)
+
+
+def copies(table, n):
+    """Several whole networks whose words are rows of one table."""
+    embed = amp.nn.TableEmbed(table)
 
     def network(text, topic):
-        # About 12 words make a text, so words and layers update about as often.
-        rows = amp.ppt("words", amp.nn.TableEmbed(table), min_update_interval=12 * INTERVAL)(text)
-        h = amp.ppt("hidden", amp.nn.Linear(DIM, 64), min_update_interval=INTERVAL)(amp.reduce("mean", mean, rows))
-        logits = amp.ppt("out", amp.nn.Linear(64, TOPICS), min_update_interval=INTERVAL)(amp.npt("relu", jax.nn.relu)(h))
+        # Twelve words make a text, on average: words and layers update about as often.
+        rows = amp.ppt("words", embed, min_update_interval=12 * INTERVAL)(text)
+        h = amp.ppt("hidden", hidden, min_update_interval=INTERVAL)(amp.reduce("mean", mean, rows))
+        logits = amp.ppt("out", out, min_update_interval=INTERVAL)(amp.npt("relu", jax.nn.relu)(h))
         amp.loss("cross_entropy", cross_entropy)(logits, topic)
 
     with amp.Graph() as graph:
         text = amp.pump("text", dtype="int32", ragged=True)
-        amp.replicate(network, 2)(text, amp.pump("topic", dtype="int32"))
+        amp.replicate(network, n)(text, amp.pump("topic", dtype="int32"))
     return graph
 
 
 # %% tags=["picture"]
-INTERVAL = 8
 words = Table(text_rows, optax.adagrad(0.3), partitions=4)
-copied = two_copies(words)
+copied = copies(words, 2)
 copied
 
 # %% [markdown]
@@ -331,7 +335,8 @@ copied
 
 # %%
 some = texts(600, seed=0)
-trainer = amp.Trainer(copied, optax.adam(5e-3), workers=2, max_active_keys=32)
+small = {"workers": 2, "devices": jax.devices()[:1], "max_dispatch_size": 8}
+trainer = amp.Trainer(copied, optax.adam(5e-3), max_active_keys=32, **small)
 history = trainer.fit(some, epochs=4, progress=False)
 print(f"accuracy in epoch 1: {history[0].train['accuracy']:.2f}, in epoch 4: {history[-1].train['accuracy']:.2f}")
 trainer.explain()
@@ -345,52 +350,62 @@ assert trainer.device_bytes["params"] < words.dense().nbytes / 100  # layers alo
 assert history[-1].train["accuracy"] > history[0].train["accuracy"] + 0.1
 
 # %% [markdown]
-# A row that both copies read is one row, so it is updated while either copy's gradients are on their way. A layer's copy is updated by its own gradients only. So the table's rows get staler than the layers. A simulation, which computes nothing, counts it for other numbers of texts in flight:
+# A copy's layers and its loss run as one kernel, forward and backward: nothing can happen in between, so their gradients are fresh. Rows of the table are pulled when a text enters and updated when its gradient is back. By then both copies may have updated them. The more texts are in flight, the staler their gradients get. A simulation,
+# which computes nothing, counts it for other numbers of texts, and for one network in place of two:
 
 # %% tags=["picture"]
-in_flight = (1, 4, 16, 64, 128)
-found = {"words": [], "hidden": []}
-for n in in_flight:
-    counts = amp.simulate(copied, some, workers=2, max_active_keys=n).stats.nodes
-    for name, means in found.items():
-        own = [node for key, node in counts.items() if key.startswith(name) and node.updates]
-        means.append(sum(node.staleness_sum for node in own) / sum(node.gradients for node in own))
+in_flight = (1, 4, 16, 64)
 figure = new_figure(6, 3.2, layout="constrained")
 axes = figure.subplots()
-axes.plot(in_flight, found["words"], "o-", color="#E69F00", label="rows of the table, which both copies update")
-axes.plot(in_flight, found["hidden"], "s-", color="#0072B2", label="a copy of the layer `hidden`")
-axes.set(xlabel="texts in flight", ylabel="mean staleness [versions]", ylim=(0, None))
+for n, colour, marker in ((1, "#0072B2", "s"), (2, "#E69F00", "o")):
+    stale = []
+    for most in in_flight:
+        run = amp.simulate(copies(words, n), some[:300], workers=n, max_active_keys=most)
+        stale.append(run.stats.nodes["words" if n == 1 else "words/0"].staleness_mean)
+    axes.plot(in_flight, stale, marker=marker, color=colour, label="two copies" if n == 2 else "one network")
+    assert stale[0] == 0 and stale == sorted(stale)
+axes.set(xlabel="texts in flight", ylabel="mean staleness of rows [versions]", ylim=(0, None))
 axes.set_xscale("log", base=2)
-axes.set_xticks(in_flight, [str(n) for n in in_flight])
+axes.set_xticks(in_flight, [str(most) for most in in_flight])
 axes.spines[["top", "right"]].set_visible(False)
 axes.legend(frameon=False)
 figure
 
 # %% [markdown]
+# How many texts are in flight matters more than how many copies share the rows.
+#
 # And synchronously? In the mode `pipeline` all nodes are updated after a round, and `("every_k", 1)` averages the copies each time. Then nothing is stale, and the two copies train as a single program does. With plain SGD on sums, a round moves each layer by half the learning rate times the gradient of all texts (the mean of what two copies did with half of them each),
 # and the table by the sum of all rows' gradients:
 
 # %%
-few, rounds = texts(32, seed=3), 5
+few, rounds = texts(16, seed=3), 5
 shared = Table(text_rows, optax.sgd(0.3))
 together = amp.Trainer(
-    two_copies(shared),
+    copies(shared, 2),
     optax.sgd(0.02),
-    workers=2,
     mode="pipeline",
     max_active_keys=len(few),
     gradient="sum",
     replica_sync=("every_k", 1),
+    **small,
 )
 layers = {name: together.params[f"{name}/0"] for name in ("hidden", "out")}
 together.fit(few, epochs=rounds, progress=False)
 
+ids = np.zeros((len(few), 20), np.int32)  # the same texts, padded
+n_words = np.array([len(one["text"]) for one in few])
+for row, one in zip(ids, few, strict=True):
+    row[: len(one["text"])] = one["text"]
+is_word = np.arange(20) < n_words[:, None]
+topics = np.array([one["topic"] for one in few])
+
 
 def total(params):
-    """The sum of the losses, text by text, in plain JAX."""
+    """The sum of the losses, in plain JAX."""
     linear = lambda name, x: x @ params[name]["w"] + params[name]["b"]
-    outputs = [linear("out", jax.nn.relu(linear("hidden", params["words"][one["text"]].mean(0)))) for one in few]
-    return sum(cross_entropy(y, one["topic"])[0] for y, one in zip(outputs, few, strict=True))
+    x = jnp.sum(params["words"][ids] * is_word[..., None], axis=1) / n_words[:, None]
+    logits = linear("out", jax.nn.relu(linear("hidden", x)))
+    return optax.softmax_cross_entropy_with_integer_labels(logits, topics).sum()
 
 
 plain, gradient = {"words": jnp.asarray(text_rows), **layers}, jax.jit(jax.grad(total))
@@ -401,7 +416,9 @@ for _ in range(rounds):
 
 moved = float(np.abs(shared.dense() - text_rows).max())
 apart = float(np.abs(shared.dense() - plain["words"]).max())
-print(f"after {rounds} rounds rows have moved by up to {moved:.2f}; largest difference to the single program: {apart:.1e}")
+print(
+    f"after {rounds} rounds rows have moved by up to {moved:.2f}; largest difference to the single program: {apart:.1e}"
+)
 assert moved > 0.1 and apart < 1e-5
 for name in layers:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), together.params[f"{name}/1"], plain[name])

@@ -1,0 +1,57 @@
+"""What a trainer says of its parameters: where they live, how copies are kept together, how stale gradients were."""
+
+import jax
+import optax
+import pytest
+from support import table_models as models
+
+import ampjax as amp
+
+
+def trainer(graph, **options):
+    options = {"workers": 2, "devices": jax.devices()[:1], "max_dispatch_size": 2, **options}
+    return amp.Trainer(graph, optax.sgd(0.1), cost=lambda plan: lambda d: 1 + d.n_rows, **options)
+
+
+@pytest.mark.slow
+def test_copies_share_a_table_and_average_their_layers():
+    graph, table = models.with_table(optax.sgd(0.1), copies=2)
+    ours = trainer(graph, max_active_keys=4, min_update_interval=2)
+    assert ours.explain().run == "" and "updates of" not in str(ours.explain())
+    ours.fit(models.data(12, length=3), progress=False)
+    found = ours.explain()
+    embed, output = found["embed"], found["output"]
+    assert (embed.nodes, embed.copies, embed.shape) == (("embed/0", "embed/1"), 1, table.shape)
+    assert embed.in_host_memory and embed.n_bytes == models.VALUES.nbytes
+    assert (output.nodes, output.copies, output.workers) == (("output/0", "output/1"), 2, (0, 1))
+    assert not output.in_host_memory and output.shape is None
+    assert output.n_bytes == 4 * (models.FEATURES * models.PIECES * 3 + 3)
+    counts = ours.statistics.nodes
+    assert embed.updates == counts["embed/0"].updates == table.version
+    assert output.updates == counts["output/0"].updates + counts["output/1"].updates
+    assert embed.staleness_mean == counts["embed/0"].staleness_mean > 0
+    assert embed.staleness_max == counts["embed/0"].staleness_max
+    text = str(found)
+    assert "host memory" in text and "updates of epoch 1" in text
+    assert "embed: one for embed/0, embed/1; their gradients add up to one update" in text
+    assert "output: copies are averaged after each epoch" in found._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("rule", "together"),
+    [
+        ("none", "copies are not averaged"),
+        (("every_k", 3), "copies are averaged when one has made 3 updates"),
+        (("message", 1), "copies take a mean after 1 update, without waiting"),
+    ],
+)
+def test_rules_for_copies(rule, together):
+    found = trainer(models.dense(2), replica_sync=rule).explain()
+    assert found["output"].together == together
+
+
+def test_a_single_node_says_nothing_of_copies():
+    found = trainer(models.dense()).explain()
+    assert [p.name for p in found.parameters] == ["embed", "output"]
+    assert all(p.copies == 1 and not p.together and p.updates == 0 for p in found.parameters)
+    assert found["embed"].shape == models.VALUES.shape
