@@ -25,7 +25,7 @@ from ampjax.sched.diagnose.story import story
 from ampjax.trace.trace import Trace
 from ampjax.train import checkpoint
 from ampjax.train.assemble import require_closed, require_transform
-from ampjax.train.explanation import TrainerExplanation, explain
+from ampjax.train.runs.parameter_homes import TrainerExplanation, explain
 from ampjax.train.history import Epoch, History
 from ampjax.train.initial_params import check_params
 from ampjax.train.predictions import Predictions

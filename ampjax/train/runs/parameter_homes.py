@@ -6,17 +6,14 @@ import io
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import jax
 from rich.console import Console
 
 from ampjax.ir.nodes import Node
+from ampjax.train.runs.session import Session
 from ampjax.utils.counted import counted
 from ampjax.utils.text_tables import filled, html_table
-
-if TYPE_CHECKING:
-    from ampjax.train.runs.session import Session
 
 _TOGETHER = {
     "epoch": "copies are averaged after each epoch",
