@@ -25,13 +25,13 @@ from ampjax.sched.diagnose.story import story
 from ampjax.trace.trace import Trace
 from ampjax.train import checkpoint
 from ampjax.train.assemble import require_closed, require_transform
-from ampjax.train.runs.parameter_homes import TrainerExplanation, explain
 from ampjax.train.history import Epoch, History
 from ampjax.train.initial_params import check_params
 from ampjax.train.predictions import Predictions
 from ampjax.train.runs import single_passes
 from ampjax.train.runs.begin_fit import begin_fit
 from ampjax.train.runs.logged_fit import logged
+from ampjax.train.runs.parameter_homes import TrainerExplanation, explain
 from ampjax.train.runs.recorded_fit import recorded
 from ampjax.train.runs.session import make_session
 from ampjax.train.runs.snapshot_keeper import Keeper

@@ -46,6 +46,7 @@ class StalenessOptions:
       remedy: Some of the remedies; all by default.
       seed: Several seeds; the results are medians.
       angle: Angles of the quadratics' axes, in degrees; the table shows the last one.
+      noise: Standard deviation of the noise of a quadratic's gradient, by parameter.
       steps: Updates of a run; 0 is the workload's own number.
       json: File to which a JSON object is appended for each run that counts.
       out: Folder for heat maps.
@@ -58,6 +59,7 @@ class StalenessOptions:
     remedy: tuple[str, ...] = tuple(REMEDIES)
     seed: tuple[int, ...] = (0, 1, 2)
     angle: tuple[float, ...] = (0.0, 22.5, 45.0)
+    noise: float = 0.1
     steps: int = 0
     json: Path | None = None
     out: Path = Path("runs/staleness")
@@ -131,10 +133,26 @@ def _cell(options: StalenessOptions, workload: Workload, remedy: str, delay: int
     common = {**common, "varying": options.varying}
     if kind == "quadratic":
         n = 2 if workload == "quadratic-2" else 20
-        found = quadratic.grid(remedy, late, n, angles=options.angle, rates=rates, seeds=options.seed, steps=steps)
+        found = quadratic.grid(
+            remedy,
+            late,
+            n,
+            angles=options.angle,
+            rates=rates,
+            seeds=options.seed,
+            steps=steps,
+            noise=options.noise,
+        )
         best = np.median(found, -1).argmin(-1)
         return [
-            {**common, "angle": angle, "seed": seed, "rate": rates[best[i]], "loss": float(found[i, best[i], k])}
+            {
+                **common,
+                "noise": options.noise,
+                "angle": angle,
+                "seed": seed,
+                "rate": rates[best[i]],
+                "loss": float(found[i, best[i], k]),
+            }
             for i, angle in enumerate(options.angle)
             for k, seed in enumerate(options.seed)
         ]
@@ -189,5 +207,7 @@ def _check(options: StalenessOptions) -> None:
             )
     if min(options.delay) < 0:
         raise SettingsError("--delay", "at least 0", f"{min(options.delay)}", "A delay counts updates; 0 is none.")
+    if not options.noise >= 0:
+        raise SettingsError("--noise", "at least 0", f"{options.noise}", "0 gives exact gradients.")
     if options.steps and options.steps < 10:
         raise SettingsError("--steps", "at least 10, or 0", f"{options.steps}", "0 is the workload's own number.")

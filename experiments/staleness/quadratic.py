@@ -12,9 +12,6 @@ from ampjax.optim import RandomDelay
 from experiments.staleness.remedies import REMEDIES
 from experiments.staleness.training import losses
 
-NOISE = 0.1
-"""Standard deviation of each gradient's noise, by parameter."""
-
 
 def hessian(n: int, angle: float) -> np.ndarray:
     """A Hessian `[n, n]` with eigenvalues from 1 to 0.01, log-spaced, turned against the axes.
@@ -48,6 +45,7 @@ def grid(
       rates: Learning rates, before the remedy's own scale.
       seeds: Of starts and noise.
       steps: Updates of a run.
+      noise: Standard deviation of each gradient's noise, by parameter.
 
     Returns:
       The mean loss of the last tenth, `[angles, rates, seeds]`; inf where it diverged.
@@ -59,7 +57,7 @@ def grid(
             return 0.5 * jnp.sum(w * (h @ w)) / columns
 
         def train(w: jax.Array, key: jax.Array) -> jax.Array:  # its gradient: that of the columns' sum, and noise
-            return valid(w) * columns + jnp.sum(w * NOISE * jax.random.normal(key, w.shape))
+            return valid(w) * columns + jnp.sum(w * noise * jax.random.normal(key, w.shape))
 
         start, key = jax.random.split(jax.random.key(seed))
         w = jax.random.normal(start, (n, columns))

@@ -23,10 +23,9 @@ def test_a_turned_hessian_keeps_its_eigenvalues(angle):
     assert is_diagonal == (angle == 0)
 
 
-def test_momentum_does_what_numpy_does(monkeypatch):
-    monkeypatch.setattr(quadratic, "NOISE", 0.0)
+def test_momentum_does_what_numpy_does():
     delay, steps, rate = 2, 30, 0.01
-    found = quadratic.grid("momentum", delay, 2, angles=[30.0], rates=[rate], seeds=[3], steps=steps)
+    found = quadratic.grid("momentum", delay, 2, angles=[30.0], rates=[rate], seeds=[3], steps=steps, noise=0)
     start, _ = jax.random.split(jax.random.key(3))
     w = np.asarray(jax.random.normal(start, (2, 1)), np.float64)
     h, seen, velocity, losses = quadratic.hessian(2, 30.0), [], np.zeros((2, 1)), []
@@ -89,6 +88,7 @@ def test_delays_that_are_drawn_are_late_on_average(tmp_path):
         {"delay": (-1,)},
         {"delay": ()},
         {"seed": (1, 1)},
+        {"noise": -0.1},
         {"steps": 3},
     ],
 )
@@ -106,5 +106,5 @@ def test_what_has_diverged_has_a_cell_too():
 @pytest.mark.parametrize("remedy", [pytest.param(name, marks=pytest.mark.full) for name in REMEDIES])
 def test_every_remedy_learns_late_and_not(remedy):
     for delay in (0, 2):
-        found = quadratic.grid(remedy, delay, 4, angles=[20.0], rates=[0.001, 0.03], seeds=[0], steps=60)
+        found = quadratic.grid(remedy, delay, 4, angles=[20.0], rates=[0.001, 0.03], seeds=[0], steps=60, noise=0.1)
         assert found.min() < 1.0
