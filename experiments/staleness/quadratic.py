@@ -31,7 +31,7 @@ def hessian(n: int, angle: float) -> np.ndarray:
 
 
 def grid(
-    remedy: str, delay: int | RandomDelay, n: int, *, angles: Any, rates: Any, seeds: Any, steps: int
+    remedy: str, delay: int | RandomDelay, n: int, *, angles: Any, rates: Any, seeds: Any, steps: int, noise: float
 ) -> np.ndarray:
     """What runs come to, for all angles, learning rates and seeds at once.
 
