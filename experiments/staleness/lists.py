@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+
+import jax
+import numpy as np
 
 import ampjax as amp
 from ampjax.data.list_reduction import Buckets, splits
@@ -24,7 +28,7 @@ def runs(remedy: str, delay: int | RandomDelay, steps: int) -> Callable[[float, 
       steps: Updates of a node at least; epochs are whole.
 
     Returns:
-      The function: the validation loss at the end, of the parameters that are trained.
+      The function: the validation loss at the end, of the parameters that are trained; infinity where they are not finite.
     """
     made = REMEDIES[remedy]
 
@@ -36,7 +40,10 @@ def runs(remedy: str, delay: int | RandomDelay, steps: int) -> Callable[[float, 
         trainer = amp.Trainer(graph, tx, mode="sync", seed=seed)
         trainer.fit(train, epochs=epochs, progress=False)
         states = trainer.session.executor.store.opt_state
-        trainer.set_params({node: trained_params(states[node], params) for node, params in trainer.params.items()})
+        params = {node: trained_params(states[node], own) for node, own in trainer.params.items()}
+        if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params)):
+            return math.inf
+        trainer.set_params(params)
         return trainer.evaluate(valid)["loss"]
 
     return run

@@ -56,6 +56,10 @@ def _adam(rate: Any, b1: float = 0.9) -> Any:
     return optax.adam(rate, b1=b1)
 
 
+def _rotated(rate: Any, b2: float = 0.99) -> Any:
+    return optax.chain(scale_by_rotated_adam(b1=0.9, b2=b2), optax.scale(-rate))
+
+
 def _compensated(rate: Any, delay: int, adaptive: bool = False) -> Any:
     return optax.chain(compensate_delay(1.0, max(1, 2 * delay), adaptive), _adam(rate))
 
@@ -76,6 +80,7 @@ REMEDIES: Mapping[str, Remedy] = {
     "adam+bound": Remedy(lambda rate, d, n: bounded_staleness(_adam(rate), d)),
     "nadam-0.99": Remedy(lambda rate, d, n: optax.chain(scale_by_discounted_nadam(), optax.scale(-rate))),
     "muon": Remedy(lambda rate, d, n: optax.contrib.muon(rate)),
-    "rotation": Remedy(lambda rate, d, n: optax.chain(scale_by_rotated_adam(b1=0.9), optax.scale(-rate))),
+    "rotation": Remedy(lambda rate, d, n: _rotated(rate)),
+    "rotation-0.999": Remedy(lambda rate, d, n: _rotated(rate, b2=0.999)),  # as Adam has it
 }
 """By name, as it is written on the command line. `adam+bound` leaves out what is staler than the mean: with constant delays it is `adam`."""
