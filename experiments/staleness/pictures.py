@@ -31,7 +31,7 @@ def heat_map(
       delay: What the columns are.
     """
     figure = new_figure(
-        1.6 + 0.75 * len(columns) + 0.07 * max(map(len, rows)), 1.2 + 0.3 * len(rows), layout="constrained"
+        1.6 + 0.65 * len(columns) + 0.07 * max(map(len, rows)), 1.1 + 0.25 * len(rows), layout="constrained"
     )
     axes = figure.subplots()
     shown = np.log10(np.where(np.isfinite(values) & (values > 0), values, np.nan))
