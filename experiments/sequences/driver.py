@@ -1,0 +1,125 @@
+"""`python -m experiments sequences`: both ways in turn, seed by seed; an object of JSON Lines for each epoch, and a table."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import optax
+from rich.console import Console
+from tyro.conf import Positional
+
+from ampjax.utils.setting_checks import at_least
+from ampjax.utils.text_tables import compact
+from experiments.common import require_positive
+from experiments.records import append
+from experiments.sequences.subjects import Name, Sizes, make_subject
+from experiments.sequences.ways import Recipe, train_graph, train_runner
+
+Way = Literal["graph", "runner"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequencesOptions(Sizes):
+    """Parallax's language and translation models on multi30k: as a graph of single sentences, and by `get_runner` on padded batches.
+
+    Both ways have the same first parameters, vocabulary, sentences and optimizer, and update after as many sentences. Perplexity and BLEU
+    are those of held-out sentences, computed in one way for both.
+
+    Args:
+      name: `lm`: a language model of English. `nmt`: translation from English to German.
+      ways: Which ways.
+      epochs: Epochs.
+      learning_rate: Adam's.
+      seed: One seed or several; each is a run of its own.
+      mode: Of the graph. `async`: nodes update themselves. `pipeline`: a batch of instances, then an update.
+      max_active_keys: The most instances in flight in the graph; by default a batch.
+      min_admission: Instances are admitted when there is room for so many at once; by default a batch.
+      policy: Which messages a worker takes next.
+      max_dispatch_size: Messages in one dispatch at most.
+      synthetic: Generated sentences in place of files.
+      data_dir: Folder with data files; else the environment variable AMPJAX_DATA, else generated sentences.
+      json: File to which a JSON object is appended for each epoch.
+    """
+
+    name: Positional[Name]
+    ways: tuple[Way, ...] = ("graph", "runner")
+    epochs: int = 4
+    learning_rate: float = 4e-3
+    seed: tuple[int, ...] = (0,)
+    mode: Literal["async", "pipeline"] = "async"
+    max_active_keys: int | None = None
+    min_admission: int | None = None
+    policy: str = "largest"
+    max_dispatch_size: int = 1024
+    synthetic: bool = False
+    data_dir: Path | None = None
+    json: Path | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """The trainer's settings."""
+        in_flight = self.batch if self.max_active_keys is None else self.max_active_keys
+        together = min(self.batch if self.min_admission is None else self.min_admission, in_flight)
+        return {
+            "mode": self.mode,
+            "max_active_keys": in_flight,
+            "min_admission": together,
+            "policy": self.policy,
+            "max_dispatch_size": self.max_dispatch_size,
+        }
+
+
+def main(options: SequencesOptions, console: Console | None = None) -> list[dict[str, Any]]:
+    """Trains, prints a table; gives the epochs' records.
+
+    Raises:
+      SettingsError: If an option is outside what it can be.
+      DataError: If a data file is missing or wrong.
+    """
+    console, records = console or Console(highlight=False), []
+    require_positive("The default is good for both.", learning_rate=options.learning_rate)
+    at_least("epochs", options.epochs, 1)
+    for seed in options.seed:
+        subject = make_subject(options.name, options, options.data_dir, options.synthetic, seed)
+        recipe = Recipe(optax.adam(options.learning_rate), options.epochs, options.batch, seed)
+        console.print(
+            f"{options.name}, seed {seed}: {len(subject.train)} sentences; {subject.padding:.0%} of a padded batch's words are padding"
+        )
+        for way in options.ways:
+
+            def report(epoch: int, per_s: float, params: Any, way: str = way, seed: int = seed) -> None:
+                told = {"way": way, "seed": seed, "epoch": epoch, "sentences_per_s": per_s, **subject.score(params)}
+                records.append({"experiment": f"sequences-{options.name}", **told})
+                append(options.json, records[-1:])
+                console.print(", ".join(f"{key} {_short(value)}" for key, value in told.items()))
+
+            if way == "graph":
+                train_graph(subject, recipe, options.settings(), report)
+            else:
+                train_runner(subject, recipe, report)
+    console.print(_table(records, options))
+    return records
+
+
+def _table(records: list[dict[str, Any]], options: SequencesOptions) -> Any:
+    """The medians over seeds of each epoch's scores, with those of the worst and best seed."""
+    scores = [name for name in ("perplexity", "bleu", "sentences_per_s") if name in records[0]]
+    table = compact("way", "epoch", *scores)
+    for way in options.ways:
+        for epoch in range(1, options.epochs + 1):
+            own = [record for record in records if (record["way"], record["epoch"]) == (way, epoch)]
+            table.add_row(way, f"{epoch}", *(_over_seeds(own, name) for name in scores))
+    return table
+
+
+def _over_seeds(records: list[Mapping[str, Any]], name: str) -> str:
+    values = [record[name] for record in records]
+    middle = _short(statistics.median(values))
+    return middle if len(values) == 1 else f"{middle} ({_short(min(values))} to {_short(max(values))})"
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else f"{value}"
