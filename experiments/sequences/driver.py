@@ -53,7 +53,7 @@ class SequencesOptions(Sizes):
     mode: Literal["async", "pipeline"] = "async"
     max_active_keys: int | None = None
     min_admission: int | None = None
-    policy: str = "largest"
+    policy: str = "wavefront"
     max_dispatch_size: int = 1024
     synthetic: bool = False
     data_dir: Path | None = None
