@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from ampjax.utils.setting_checks import at_least
 from ampjax.utils.text_tables import compact
 from experiments.common import require_positive
 from experiments.records import append
-from experiments.sequences.subjects import Name, Sizes, make_subject
+from experiments.sequences.subjects import Name, Sizes, Subject, make_subject
 from experiments.sequences.ways import Recipe, train_graph, train_runner
 
 Way = Literal["graph", "runner"]
@@ -89,24 +90,36 @@ def main(options: SequencesOptions, console: Console | None = None) -> list[dict
             f"{options.name}, seed {seed}: {len(subject.train)} sentences; {subject.padding:.0%} of a padded batch's words are padding"
         )
         for way in options.ways:
-
-            def report(epoch: int, per_s: float, params: Any, way: str = way, seed: int = seed) -> None:
-                told = {"way": way, "seed": seed, "epoch": epoch, "sentences_per_s": per_s, **subject.score(params)}
-                records.append({"experiment": f"sequences-{options.name}", **told})
-                append(options.json, records[-1:])
-                console.print(", ".join(f"{key} {_short(value)}" for key, value in told.items()))
-
+            tell = partial(_tell, records, options, console, subject, way, seed)
             if way == "graph":
-                train_graph(subject, recipe, options.settings(), report)
+                train_graph(subject, recipe, options.settings(), tell)
             else:
-                train_runner(subject, recipe, report)
+                train_runner(subject, recipe, tell)
     console.print(_table(records, options))
     return records
 
 
+def _tell(
+    records: list[dict[str, Any]],
+    options: SequencesOptions,
+    console: Console,
+    subject: Subject,
+    way: Way,
+    seed: int,
+    epoch: int,
+    rates: Mapping[str, float],
+    params: Any,
+) -> None:
+    """Scores an epoch, and adds its record."""
+    told = {"way": way, "seed": seed, "epoch": epoch, **subject.score(params), **rates}
+    records.append({"experiment": f"sequences-{options.name}", **told, "padding": subject.padding})
+    append(options.json, records[-1:])
+    console.print(", ".join(f"{key} {_short(value)}" for key, value in told.items()))
+
+
 def _table(records: list[dict[str, Any]], options: SequencesOptions) -> Any:
     """The medians over seeds of each epoch's scores, with those of the worst and best seed."""
-    scores = [name for name in ("perplexity", "bleu", "sentences_per_s") if name in records[0]]
+    scores = [name for name in ("perplexity", "bleu", "sentences_per_s", "sentences_per_cpu_s") if name in records[0]]
     table = compact("way", "epoch", *scores)
     for way in options.ways:
         for epoch in range(1, options.epochs + 1):

@@ -17,8 +17,28 @@ from experiments.parallax.programs import machines
 from experiments.sequences.subjects import Subject
 
 Tree = Any
-Report = Callable[[int, float, Tree], None]
-"""Gets an epoch's number, sentences a second in training, and the parameters of the program of batches."""
+Report = Callable[[int, Mapping[str, float], Tree], None]
+"""Gets an epoch's number, the rates of its training, and the parameters of the program of batches."""
+
+
+class Stopwatch:
+    """Measures an epoch in seconds and in processor seconds, which are more comparable on a shared machine."""
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Begins anew."""
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def rates(self, sentences: int) -> dict[str, float]:
+        """How fast so many sentences were trained on.
+
+        Args:
+          sentences: How many.
+        """
+        wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
+        return {"sentences_per_s": sentences / wall, "sentences_per_cpu_s": sentences / cpu}
 
 
 @dataclass(frozen=True)
@@ -41,6 +61,8 @@ class Recipe:
 def train_graph(subject: Subject, recipe: Recipe, settings: Mapping[str, Any], report: Report) -> None:
     """Trains the function, compiled: every node updates when it has the gradient rows that a batch brings on average.
 
+    The rates of the first two epochs contain the compilation of kernels.
+
     Args:
       subject: What is trained.
       recipe: How.
@@ -52,9 +74,12 @@ def train_graph(subject: Subject, recipe: Recipe, settings: Mapping[str, Any], r
     rows = intervals(rows_per_instance(compiled.graph, data, chosen), recipe.batch)
     set_options(compiled.graph, lambda node: {"min_update_interval": rows[node]})
     trainer = amp.Trainer(compiled.graph, recipe.tx, settings=chosen)
+    watch = Stopwatch()
 
     def tell(trainer: amp.Trainer, epoch: Any) -> None:
-        report(epoch.epoch, epoch.train_per_s, subject.nested(compiled.params(trainer.params)))
+        rates = watch.rates(len(subject.train))
+        report(epoch.epoch, rates, subject.nested(compiled.params(trainer.params)))
+        watch.restart()
 
     trainer.fit(data, epochs=recipe.epochs, callbacks=[tell], progress=False)
 
@@ -74,11 +99,9 @@ def train_runner(subject: Subject, recipe: Recipe, report: Report) -> None:
             runner.run(batch)
         runner.reset(params)
         for epoch in range(recipe.epochs):
-            batches = list(subject.batches(epoch))
-            begin = time.perf_counter()
+            batches, watch = list(subject.batches(epoch)), Stopwatch()
             for batch in batches:
                 last = runner.run(batch)
             last.loss  # noqa: B018 # reading it waits
             runner.wait()
-            seconds = time.perf_counter() - begin
-            report(epoch + 1, len(subject.train) / seconds, runner.params)
+            report(epoch + 1, watch.rates(len(subject.train)), runner.params)
