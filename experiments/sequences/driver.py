@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from tyro.conf import Positional
 
 from ampjax.utils.setting_checks import at_least
 from ampjax.utils.text_tables import compact
-from experiments.common import require_positive
+from experiments.common import require_positive, require_seeds
 from experiments.records import append
 from experiments.sequences.subjects import Name, Sizes, Subject, make_subject
 from experiments.sequences.ways import Recipe, train_graph, train_runner
@@ -73,6 +73,48 @@ class SequencesOptions(Sizes):
         }
 
 
+@dataclass(frozen=True)
+class Board:
+    """The epochs of all runs.
+
+    Args:
+      options: The options.
+      console: Gets a line for each epoch.
+      records: The epochs so far.
+    """
+
+    options: SequencesOptions
+    console: Console
+    records: list[dict[str, Any]] = field(default_factory=list)
+
+    def tell(self, subject: Subject, way: Way, seed: int, epoch: int, rates: Mapping[str, float], params: Any) -> None:
+        """Scores an epoch, and adds its record.
+
+        Args:
+          subject: What is trained.
+          way: How it is trained.
+          seed: Of the run.
+          epoch: The epoch's number.
+          rates: Of its training.
+          params: Parameters of the program of batches.
+        """
+        told = {"way": way, "seed": seed, "epoch": epoch, **subject.score(params), **rates}
+        self.records.append({"experiment": f"sequences-{self.options.name}", **told, "padding": subject.padding})
+        append(self.options.json, self.records[-1:])
+        self.console.print(", ".join(f"{key} {_short(value)}" for key, value in told.items()), soft_wrap=True)
+
+    def table(self) -> Any:
+        """Each epoch's scores: the median over seeds, and the least and the largest."""
+        names = ("perplexity", "bleu", "sentences_per_s", "sentences_per_cpu_s")
+        scores = [name for name in names if name in self.records[0]]
+        table = compact("way", "epoch", *scores)
+        for way in self.options.ways:
+            for epoch in range(1, self.options.epochs + 1):
+                own = [record for record in self.records if (record["way"], record["epoch"]) == (way, epoch)]
+                table.add_row(way, f"{epoch}", *(_over_seeds(own, name) for name in scores))
+        return table
+
+
 def main(options: SequencesOptions, console: Console | None = None) -> list[dict[str, Any]]:
     """Trains, prints a table; gives the epochs' records.
 
@@ -80,52 +122,24 @@ def main(options: SequencesOptions, console: Console | None = None) -> list[dict
       SettingsError: If an option is outside what it can be.
       DataError: If a data file is missing or wrong.
     """
-    console, records = console or Console(highlight=False), []
     require_positive("The default is good for both.", learning_rate=options.learning_rate)
     at_least("epochs", options.epochs, 1)
+    require_seeds(options.seed)
+    board = Board(options, console or Console(highlight=False))
     for seed in options.seed:
         subject = make_subject(options.name, options, options.data_dir, options.synthetic, seed)
         recipe = Recipe(optax.adam(options.learning_rate), options.epochs, options.batch, seed)
-        console.print(
+        board.console.print(
             f"{options.name}, seed {seed}: {len(subject.train)} sentences; {subject.padding:.0%} of a padded batch's words are padding"
         )
         for way in options.ways:
-            tell = partial(_tell, records, options, console, subject, way, seed)
+            tell = partial(board.tell, subject, way, seed)
             if way == "graph":
                 train_graph(subject, recipe, options.settings(), tell)
             else:
                 train_runner(subject, recipe, tell)
-    console.print(_table(records, options))
-    return records
-
-
-def _tell(
-    records: list[dict[str, Any]],
-    options: SequencesOptions,
-    console: Console,
-    subject: Subject,
-    way: Way,
-    seed: int,
-    epoch: int,
-    rates: Mapping[str, float],
-    params: Any,
-) -> None:
-    """Scores an epoch, and adds its record."""
-    told = {"way": way, "seed": seed, "epoch": epoch, **subject.score(params), **rates}
-    records.append({"experiment": f"sequences-{options.name}", **told, "padding": subject.padding})
-    append(options.json, records[-1:])
-    console.print(", ".join(f"{key} {_short(value)}" for key, value in told.items()))
-
-
-def _table(records: list[dict[str, Any]], options: SequencesOptions) -> Any:
-    """The medians over seeds of each epoch's scores, with those of the worst and best seed."""
-    scores = [name for name in ("perplexity", "bleu", "sentences_per_s", "sentences_per_cpu_s") if name in records[0]]
-    table = compact("way", "epoch", *scores)
-    for way in options.ways:
-        for epoch in range(1, options.epochs + 1):
-            own = [record for record in records if (record["way"], record["epoch"]) == (way, epoch)]
-            table.add_row(way, f"{epoch}", *(_over_seeds(own, name) for name in scores))
-    return table
+    board.console.print(board.table())
+    return board.records
 
 
 def _over_seeds(records: list[Mapping[str, Any]], name: str) -> str:
