@@ -144,7 +144,7 @@ class Pairs:
         return self._those(np.flatnonzero((lengths.max(0) <= max_length) & (lengths.min(0) > 0)))
 
     def _those(self, ids: np.ndarray) -> Pairs:
-        return Pairs(*(Sentences.of([side[i] for i in ids]) for side in (self.source, self.target)))
+        return Pairs(*(Sentences.of([side[i].tolist() for i in ids]) for side in (self.source, self.target)))
 
     def __repr__(self) -> str:
         return f"Pairs({len(self)} pairs, {len(self.source.words)} and {len(self.target.words)} words)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,8 +27,8 @@ Way = Literal["graph", "runner"]
 class SequencesOptions(Sizes):
     """Parallax's language and translation models on multi30k: as a graph of single sentences, and by `get_runner` on padded batches.
 
-    Both ways have the same first parameters, vocabulary, sentences and optimizer, and update after as many sentences. Perplexity and BLEU
-    are those of held-out sentences, computed in one way for both.
+    Both ways have the same first parameters, vocabulary, sentences and optimizer, and update after as many sentences; the order of sentences
+    differs. Perplexity and BLEU are those of held-out sentences, computed in one way for both.
 
     Args:
       name: `lm`: a language model of English. `nmt`: translation from English to German.
@@ -36,7 +36,8 @@ class SequencesOptions(Sizes):
       epochs: Epochs.
       learning_rate: Adam's.
       seed: One seed or several; each is a run of its own.
-      mode: Of the graph. `async`: nodes update themselves. `pipeline`: a batch of instances, then an update.
+      mode: Of the graph. `pipeline`: a batch of instances, then an update of all nodes, as in the runner. `async`: nodes update themselves, when
+        they have the gradient rows of a batch; a dispatch with more rows gives one update, so there are fewer.
       max_active_keys: The most instances in flight in the graph; by default a batch.
       min_admission: Instances are admitted when there is room for so many at once; by default a batch.
       policy: Which messages a worker takes next.
@@ -51,7 +52,7 @@ class SequencesOptions(Sizes):
     epochs: int = 4
     learning_rate: float = 4e-3
     seed: tuple[int, ...] = (0,)
-    mode: Literal["async", "pipeline"] = "async"
+    mode: Literal["async", "pipeline"] = "pipeline"
     max_active_keys: int | None = None
     min_admission: int | None = None
     policy: str = "wavefront"
@@ -142,7 +143,7 @@ def main(options: SequencesOptions, console: Console | None = None) -> list[dict
     return board.records
 
 
-def _over_seeds(records: list[Mapping[str, Any]], name: str) -> str:
+def _over_seeds(records: Sequence[Mapping[str, Any]], name: str) -> str:
     values = [record[name] for record in records]
     middle = _short(statistics.median(values))
     return middle if len(values) == 1 else f"{middle} ({_short(min(values))} to {_short(max(values))})"

@@ -59,7 +59,7 @@ class Recipe:
 
 
 def train_graph(subject: Subject, recipe: Recipe, settings: Mapping[str, Any], report: Report) -> None:
-    """Trains the function, compiled: every node updates when it has the gradient rows that a batch brings on average.
+    """Trains the function, compiled; in asynchronous mode every node updates when it has the gradient rows that a batch brings on average.
 
     The rates of the first two epochs contain the compilation of kernels.
 
