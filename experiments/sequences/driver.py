@@ -13,6 +13,7 @@ import optax
 from rich.console import Console
 from tyro.conf import Positional
 
+from ampjax.errors import SettingsError
 from ampjax.utils.setting_checks import at_least
 from ampjax.utils.text_tables import compact
 from experiments.common import require_positive, require_seeds
@@ -62,7 +63,14 @@ class SequencesOptions(Sizes):
     json: Path | None = None
 
     def settings(self) -> dict[str, Any]:
-        """The trainer's settings."""
+        """The trainer's settings.
+
+        Raises:
+          SettingsError: If a pipeline is to hold more or fewer instances than a batch.
+        """
+        if self.mode == "pipeline" and self.max_active_keys not in (None, self.batch):
+            fix = "Leave it out, or choose `--mode async`."
+            raise SettingsError("--max-active-keys", f"a batch, {self.batch}", f"{self.max_active_keys}", fix)
         in_flight = self.batch if self.max_active_keys is None else self.max_active_keys
         together = min(self.batch if self.min_admission is None else self.min_admission, in_flight)
         return {

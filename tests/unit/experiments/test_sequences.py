@@ -16,7 +16,7 @@ SMALL: dict[str, Any] = {"vocabulary": 12, "units": 4, "max_length": 3, "n_train
 
 def test_every_model_can_be_named() -> None:
     for name in get_args(Name):
-        options = parse(["sequences", name, "--epochs", "2", "--max-active-keys", "8"])
+        options = parse(["sequences", name, "--mode", "async", "--max-active-keys", "8"])
         assert (options.name, options.settings()["max_active_keys"], options.settings()["min_admission"]) == (
             name,
             8,
@@ -46,7 +46,7 @@ def test_both_ways_see_the_same_sentences() -> None:
 @pytest.mark.parametrize("name", get_args(Name))
 def test_a_run_scores_both_ways_alike(name: Name, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With one update after all sentences, both ways take the same step of Adam, but for a gradient of almost 0."""
-    small = {**SMALL, "batch": 12, "n_buckets": 1, "mode": "pipeline", "learning_rate": 1e-3}
+    small = {**SMALL, "batch": 12, "n_buckets": 1, "learning_rate": 1e-3}
     records = main(SequencesOptions(name=name, epochs=1, synthetic=True, json=tmp_path / "x.jsonl", **small))
     assert records == [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
     graph, runner = records
@@ -61,5 +61,7 @@ def test_mistakes_are_named() -> None:
         main(SequencesOptions(name="lm", learning_rate=-1))
     with pytest.raises(SettingsError, match="`epochs`: expected an integer of at least 1, got 0"):
         main(SequencesOptions(name="lm", epochs=0))
+    with pytest.raises(SettingsError, match="--max-active-keys: expected a batch, 32, got 8"):
+        SequencesOptions(name="lm", max_active_keys=8).settings()
     with pytest.raises(SettingsError, match="at least one seed"):
         main(SequencesOptions(name="lm", seed=()))
