@@ -348,11 +348,23 @@ def require_positive(hint: str, **options: float) -> None:
             raise SettingsError(f"--{name.replace('_', '-')}", "more than 0, and finite", f"{value}", hint)
 
 
-def _check(options: Options) -> None:
-    if not options.seed:
+def require_seeds(seeds: Sequence[int]) -> None:
+    """Checks that there are seeds, all different.
+
+    Args:
+      seeds: The option's value.
+
+    Raises:
+      SettingsError: If there is none, or one comes twice.
+    """
+    if not seeds:
         raise SettingsError("--seed", "at least one seed", "none", "Give one, for example --seed 0.")
-    if len(set(options.seed)) < len(options.seed):
-        raise SettingsError("--seed", "different seeds", f"{options.seed}", "Each seed is a run of its own.")
+    if len(set(seeds)) < len(seeds):
+        raise SettingsError("--seed", "different seeds", f"{seeds}", "Each seed is a run of its own.")
+
+
+def _check(options: Options) -> None:
+    require_seeds(options.seed)
     if options.flops is not None:
         require_positive("The paper's device has 1e12.", flops=options.flops)
     elif options.rest != "none":

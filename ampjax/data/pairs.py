@@ -14,6 +14,7 @@ from jaxtyping import Int
 from ampjax.data.readers.data_checks import at_least_one
 from ampjax.data.text import END, START
 from ampjax.errors import DataError
+from ampjax.frontend.combinators.structures import Ragged, Stacked
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +59,17 @@ class Sentences:
 
     def __getitem__(self, i: int) -> np.ndarray:
         return self.words[self.ptr[i] : self.ptr[i + 1]]
+
+    def framed(self) -> tuple[Ragged, Ragged]:
+        """Gives what a model reads and what it is to tell: the sentences after `START`, and before `END`.
+
+        Returns:
+          Two sequences of sentences, each a word longer than those here.
+        """
+        sizes = self.lengths + 1
+        before = np.insert(self.words, self.ptr[:-1], START)
+        behind = np.insert(self.words, self.ptr[1:], END)
+        return Ragged(before, sizes), Ragged(behind, sizes)
 
     @property
     def lengths(self) -> np.ndarray:
@@ -107,6 +119,32 @@ class Pairs:
 
     def __len__(self) -> int:
         return len(self.source)
+
+    def first(self, n: int) -> Pairs:
+        """Gives the first pairs.
+
+        Args:
+          n: How many; all, if there are fewer.
+
+        Returns:
+          The pairs.
+        """
+        return self._those(np.arange(min(n, len(self))))
+
+    def up_to(self, max_length: int) -> Pairs:
+        """Gives those pairs of which both sentences have some words, and not too many.
+
+        Args:
+          max_length: The most words of a sentence.
+
+        Returns:
+          The pairs, in their order.
+        """
+        lengths = np.stack([self.source.lengths, self.target.lengths])
+        return self._those(np.flatnonzero((lengths.max(0) <= max_length) & (lengths.min(0) > 0)))
+
+    def _those(self, ids: np.ndarray) -> Pairs:
+        return Pairs(*(Sentences.of([side[i].tolist() for i in ids]) for side in (self.source, self.target)))
 
     def __repr__(self) -> str:
         return f"Pairs({len(self)} pairs, {len(self.source.words)} and {len(self.target.words)} words)"
@@ -202,3 +240,30 @@ class PairBatches:
 
     def _cut(self, ids: np.ndarray) -> np.ndarray:
         return np.concatenate([ids, np.full(-len(ids) % self.batch, -1)]).reshape(-1, self.batch)
+
+
+def plain(pairs: Pairs) -> Stacked:
+    """Instances of one pair each, for `ampjax.models.functions.translation_function`.
+
+    Args:
+      pairs: The pairs.
+
+    Returns:
+      Instances with `source` `[s]`, `target_in` and `target_out` `[t]`, int32.
+    """
+    before, behind = pairs.target.framed()
+    source = Ragged(pairs.source.words, pairs.source.lengths)
+    return Stacked({"source": source, "target_in": before, "target_out": behind})
+
+
+def plain_sentences(sentences: Sentences) -> Stacked:
+    """Instances of one sentence each, for `ampjax.models.functions.language_model_function`.
+
+    Args:
+      sentences: The sentences.
+
+    Returns:
+      Instances with `inputs` and `targets` `[w]`, int32.
+    """
+    before, behind = sentences.framed()
+    return Stacked({"inputs": before, "targets": behind})

@@ -25,7 +25,8 @@ from ampjax.optim.average import parameter_average
 
 Batch = Any
 """`inputs` and `targets`, `[batch, steps]` int32. `sample_seed`, `[batch]`: the step's seed in each row, equal in all rows of a part that
-shares samples. Optional: `dropout_seed` `[batch]`, different in each row; `state`, what `carry=True` gave for the batch before."""
+shares samples; not for a full softmax. Optional: `length` `[batch]`, how many words of a row count, all by default; `dropout_seed`
+`[batch]`, different in each row; `state`, what `carry=True` gave for the batch before."""
 
 _matrix = jax.nn.initializers.variance_scaling(1.0, "fan_in", "uniform")
 _rows = jax.nn.initializers.variance_scaling(
@@ -43,7 +44,7 @@ class Config:
       embedding: Features of an embedding.
       hidden: Features of the LSTM's cell.
       projection: Features of the projected output, which is also fed back; None for an LSTM without a projection.
-      samples: Classes that are drawn for the sampled softmax of a step.
+      samples: Classes that are drawn for the sampled softmax of a step; None trains with the full softmax.
       batch: Sequences in a batch.
       steps: Words of a sequence in a batch.
       dropout: Rate, on embeddings and on the LSTM's outputs.
@@ -61,7 +62,7 @@ class Config:
     embedding: int = 512
     hidden: int = 2048
     projection: int | None = 512
-    samples: int = 8192
+    samples: int | None = 8192
     batch: int = 128
     steps: int = 20
     dropout: float = 0.1
@@ -72,8 +73,9 @@ class Config:
 
     def __post_init__(self) -> None:
         names = ("vocabulary", "n_classes", "embedding", "hidden", "n_features", "samples", "batch", "steps")
-        at_least_one("lm.Config", **{name: getattr(self, name) for name in names})
-        if self.samples > self.n_classes:
+        sizes = {name: getattr(self, name) for name in names}
+        at_least_one("lm.Config", **{name: size for name, size in sizes.items() if size is not None})
+        if self.samples is not None and self.samples > self.n_classes:
             raise SettingsError(
                 "lm.Config, `samples`", f"at most {self.n_classes} classes", f"{self.samples}", "Draw fewer."
             )
@@ -115,9 +117,10 @@ class LanguageModel(nnx.Module):
         self.lstm = LSTM(config.embedding, config.hidden, config.projection, initializer=_matrix, rngs=rngs)
         self.softmax = Softmax(config.n_classes, config.n_features, rngs)
 
-    def __call__(self, inputs: jax.Array, state: State, drop: dropout.Dropout) -> tuple[State, jax.Array]:
-        """Words `[batch, steps]` to the last state and what the softmax reads, `[batch, steps, F]`."""
-        state, outputs = self.lstm.run(state, drop(self.embedding[inputs], 0))
+    def __call__(self, batch: Batch, drop: dropout.Dropout) -> tuple[State, jax.Array]:
+        """The last state and what the softmax reads, `[batch, steps, F]`."""
+        inputs = drop(self.embedding[batch["inputs"]], 0)
+        state, outputs = self.lstm.run(_state(self, batch), inputs, batch.get("length"))
         return state, drop(outputs, 1)
 
 
@@ -150,6 +153,35 @@ class Softmax(nnx.Module):
         """
         return x @ self.weight.T + self.bias[...]
 
+    def nats(self, x: jax.Array, targets: jax.Array) -> jax.Array:
+        """Computes the cross entropies of the full softmax.
+
+        Args:
+          x: Features `[..., F]`.
+          targets: The right classes `[...]`.
+
+        Returns:
+          `[...]`, in nats.
+        """
+        return optax.softmax_cross_entropy_with_integer_labels(self.logits(x), targets)
+
+    def sampled_nats(self, x: jax.Array, targets: jax.Array, key: jax.Array, n_samples: int) -> jax.Array:
+        """Computes the cross entropies of a sampled softmax.
+
+        Args:
+          x: Features `[n, F]`.
+          targets: The right classes `[n]`.
+          key: A PRNG key, from which the samples are drawn.
+          n_samples: How many of them.
+
+        Returns:
+          `[n]`, in nats.
+        """
+        n_classes = len(self.bias[...])
+        samples, n_draws = draw(key, n_samples, n_classes)
+        counts = expected_count(targets, n_draws, n_classes), expected_count(samples, n_draws, n_classes)
+        return sampled_loss(x, self.rows(targets), self.rows(samples), targets, samples, counts)
+
 
 def init(config: Config, seed: int = 0) -> Any:
     """Makes initial parameters; the same seed gives the same parameters.
@@ -165,7 +197,7 @@ def init(config: Config, seed: int = 0) -> Any:
 
 
 def make_loss(config: Config, carry: bool = False) -> Callable[[Any, Batch], Any]:
-    """Makes the training loss: the mean of the words' sampled cross entropies, in nats, times the number of steps.
+    """Makes the training loss: the words' cross entropies in nats, summed over a row, averaged over the batch.
 
     Args:
       config: Sizes of the model and how it is trained.
@@ -177,19 +209,13 @@ def make_loss(config: Config, carry: bool = False) -> Callable[[Any, Batch], Any
 
     def loss_fn(params: Any, batch: Batch) -> Any:
         model = functional.merge(LanguageModel, config, params)
-        targets = batch["targets"].ravel()
-        samples, n_draws = draw(jax.random.key(batch["sample_seed"][0]), config.samples, config.n_classes)
-        counts = tuple(expected_count(ids, n_draws, config.n_classes) for ids in (targets, samples))
-        state, outputs = model(batch["inputs"], _state(model, batch), dropout.from_batch(batch, config.dropout))
-        losses = sampled_loss(
-            outputs.reshape(len(targets), -1),
-            model.softmax.rows(targets),
-            model.softmax.rows(samples),
-            targets,
-            samples,
-            counts,  # type: ignore[arg-type]
-        )
-        loss = losses.mean() * batch["targets"].shape[1]
+        state, outputs = model(batch, dropout.from_batch(batch, config.dropout))
+        x, targets = outputs.reshape(batch["targets"].size, -1), batch["targets"].ravel()
+        if config.samples is None:
+            nats = model.softmax.nats(x, targets)
+        else:
+            nats = model.softmax.sampled_nats(x, targets, jax.random.key(batch["sample_seed"][0]), config.samples)
+        loss = _present(batch, nats.reshape(batch["targets"].shape)).sum() / len(batch["targets"])
         return (loss, _packed(state)) if carry else loss
 
     return loss_fn
@@ -209,15 +235,11 @@ def make_evaluate(config: Config) -> Callable[[Any, Batch], tuple[jax.Array, Any
 
     def evaluate(params: Any, batch: Batch) -> tuple[jax.Array, Any]:
         model = functional.merge(LanguageModel, config, params)
-        state, outputs = model(batch["inputs"], _state(model, batch), dropout.Dropout(None, 0.0))
-
-        def nats(step: tuple[jax.Array, jax.Array]) -> jax.Array:
-            x, target = step
-            return optax.softmax_cross_entropy_with_integer_labels(model.softmax.logits(x), target).sum()
-
+        state, outputs = model(batch, dropout.Dropout(None, 0.0))
         # Step by step: the logits of all steps at once would fill gigabytes.
         steps = (jnp.swapaxes(outputs, 0, 1), batch["targets"].T)
-        return jax.lax.map(nats, steps).sum(), _packed(state)
+        nats = jax.lax.map(lambda step: model.softmax.nats(*step), steps)
+        return _present(batch, nats.T).sum(), _packed(state)
 
     return evaluate
 
@@ -249,6 +271,13 @@ def _state(model: LanguageModel, batch: Batch) -> State:
     if "state" in batch:
         return batch["state"]["c"], batch["state"]["m"]
     return model.lstm.start(len(batch["inputs"]))
+
+
+def _present(batch: Batch, nats: jax.Array) -> jax.Array:
+    """The words' nats `[batch, steps]`, with 0 for those that do not count."""
+    if "length" not in batch:
+        return nats
+    return jnp.where(jnp.arange(nats.shape[1]) < batch["length"][:, None], nats, 0)
 
 
 def _packed(state: State) -> dict[str, jax.Array]:

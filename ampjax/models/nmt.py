@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -154,7 +155,8 @@ class Translator(nnx.Module):
         Returns:
           The next state, and the next words' logits `[n, V]`.
         """
-        state, output = self.decoder.step(memory, state, self.target_embedding[words], dropout.Dropout(None, 0.0))
+        attend = partial(self.decoder.attention, memory=memory)
+        state, output = self.decoder.step(attend, state, self.target_embedding[words], dropout.Dropout(None, 0.0))
         return state, output @ self.output[...]
 
     def logits(self, batch: Batch, drop: dropout.Dropout) -> jax.Array:
@@ -169,7 +171,8 @@ class Translator(nnx.Module):
         """
         memory, state = self.encode(batch["source"], batch["source_length"], drop.at(0))
         inputs = self.target_embedding[batch["target_in"]]
-        return self.decoder.run(memory, state, inputs, drop.at(1)) @ self.output[...]
+        attend = partial(self.decoder.attention, memory=memory)
+        return self.decoder.run(attend, state, inputs, drop.at(1)) @ self.output[...]
 
 
 def init(config: Config, seed: int = 0) -> Any:

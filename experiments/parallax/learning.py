@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -92,7 +92,7 @@ def learn_nmt(replicas: int, seed: int, data_dir: Path | None, synthetic: bool, 
         for batch in held_out:
             words, _ = translate(params, batch["source"], batch["source_length"])
             some = batch["pair"] >= 0
-            said += _sentences(np.asarray(words)[some])
+            said += sentences_of(words, some)
             meant += [valid.target[i].tolist() for i in batch["pair"][some]]
         return bleu(said, meant)
 
@@ -129,7 +129,13 @@ def _languages(
     return data.train, data.valid, (len(data.source_vocabulary), len(data.target_vocabulary)), 10.0
 
 
-def _sentences(words: np.ndarray) -> Sequence[list[int]]:
-    """Rows of words up to their end marks."""
-    ends = [np.flatnonzero(row == END) for row in words]
-    return [row[: end[0]].tolist() if len(end) else row.tolist() for row, end in zip(words, ends, strict=True)]
+def sentences_of(words: Any, real: np.ndarray) -> list[list[int]]:
+    """Translations up to their end marks.
+
+    Args:
+      words: What `make_translate` gives, `[n, words]`.
+      real: `[n]`: which rows are no padding.
+    """
+    rows = np.asarray(words)[real]
+    ends = [np.flatnonzero(row == END) for row in rows]
+    return [row[: end[0]].tolist() if len(end) else row.tolist() for row, end in zip(rows, ends, strict=True)]

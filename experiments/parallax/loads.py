@@ -124,11 +124,13 @@ def paper_step(model: str, workers: int) -> Step:
 
 def _lm(workers: int) -> Step:
     config = lm.Config.full()
+    n_samples = config.samples
+    assert n_samples is not None  # the paper's softmax is sampled
     shapes = functional.shapes(lm.LanguageModel, config)
     size = config.batch * config.steps
     text = zipf.tokens(workers * size + 1, config.vocabulary)
     inputs, targets = text[:-1].reshape(workers, size), text[1:].reshape(workers, size)
-    drawn = jax.jit(lambda seed: draw(jax.random.key(seed), config.samples, config.n_classes)[0])
+    drawn = jax.jit(lambda seed: draw(jax.random.key(seed), n_samples, config.n_classes)[0])
     classes = [np.concatenate([targets[w], np.asarray(drawn(w))]) for w in range(workers)]
     read = {"embedding": (config.embedding, inputs), "softmax": (config.n_features + 1, classes)}  # a row and its bias
     tables = {

@@ -1,5 +1,7 @@
 """The cells of Parallax's models, as cases of `unit/models/test_cells.py`."""
 
+from functools import partial
+
 import jax.numpy as jnp
 import numpy as np
 from support import formulas as f
@@ -71,7 +73,7 @@ def language_model(hidden, rows, inputs):
 
     def tested(p, c, m):
         built = model(p)
-        (c, m), outputs = built(words, (c, m), NOTHING)
+        (c, m), outputs = built({"inputs": words, "state": {"c": c, "m": m}}, NOTHING)
         return c, m, built.softmax.logits(outputs), *built.softmax.rows(words)
 
     def formula(p, c, m):
@@ -106,7 +108,7 @@ def sampled_softmax_loss(hidden, rows, inputs):
 # Translation
 
 
-@case("attention.Attention", "attention.Attention.remember")
+@case("attention.Attention", *(f"attention.Attention.{name}" for name in ("remember", "keys", "ask", "energies")))
 def attention(hidden, rows, inputs):
     attend, params, _ = inputs.module(lambda rngs: Attention(hidden // 2, hidden, initializer=start, rngs=rngs))
     _, present = texts(inputs, rows)
@@ -141,7 +143,8 @@ def _decoder(architecture):
         def tested(p, values, states, fed, xs):
             model, pairs = decode(p), list(zip(states[::2], states[1::2], strict=True))
             memory = model.attention.remember(values, present)
-            return model.run(memory, (pairs, fed), xs, NOTHING), model.step(memory, (pairs, fed), xs[:, 0], NOTHING)[1]
+            attend = partial(model.attention, memory=memory)
+            return model.run(attend, (pairs, fed), xs, NOTHING), model.step(attend, (pairs, fed), xs[:, 0], NOTHING)[1]
 
         def formula(p, values, states, fed, xs):
             outputs = f.decoder(p, values, present, states, fed, xs)
@@ -155,7 +158,7 @@ def _decoder(architecture):
 
 
 for _architecture in ARCHITECTURES:
-    case("seq2seq.Encoder", sizes=COMPOSED)(_encoder(_architecture))
+    case("seq2seq.Encoder", "seq2seq.Encoder.read", sizes=COMPOSED)(_encoder(_architecture))
     case("seq2seq.Decoder.run", "seq2seq.Decoder.step", sizes=COMPOSED)(_decoder(_architecture))
 
 

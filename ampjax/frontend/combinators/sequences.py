@@ -223,7 +223,7 @@ def mean(xs: Any) -> Any:
 
 
 def softmax(xs: Any) -> Any:
-    """`exp(x - max) / sum(exp(x - max))` over a sequence, entry by entry.
+    """`exp(x - logsumexp(x))` over a sequence, entry by entry: `exp(x) / sum(exp(x))` with one reduction, and without overflow.
 
     Args:
       xs: A sequence of floats.
@@ -231,10 +231,8 @@ def softmax(xs: Any) -> Any:
     Returns:
       A sequence of the same length.
     """
-    most = jax.tree.map(jax.lax.stop_gradient, max(xs))
-    powers = map(lambda x: jnp.exp(x - most), xs)
-    total = sum(powers)
-    return map(lambda power: power / total, powers)
+    total = logsumexp(xs)
+    return map(lambda x: jnp.exp(x - total), xs)
 
 
 def take(xs: Any, at: Any) -> Any:

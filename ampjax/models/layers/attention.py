@@ -52,7 +52,42 @@ class Attention(nnx.Module):
           values: `[n, words, features]`.
           present: `[n, words]`, False behind a sentence's end.
         """
-        return Memory(values @ self.memory[...], values, present)
+        return Memory(self.keys(values), values, present)
+
+    def keys(self, values: Float[Array, "*n features"]) -> Float[Array, "*n units"]:
+        """Computes the values' keys.
+
+        Args:
+          values: `[..., features]`.
+
+        Returns:
+          `[..., units]`.
+        """
+        return values @ self.memory[...]
+
+    def ask(self, query: Float[Array, "*n units"]) -> Float[Array, "*n units"]:
+        """Computes what a query adds to each key.
+
+        Args:
+          query: `[..., units]`.
+
+        Returns:
+          `[..., units]`.
+        """
+        return query @ self.query[...]
+
+    def energies(self, keys: Float[Array, "*n units"], asked: Float[Array, "*n units"]) -> Float[Array, "*n"]:
+        """Computes how well keys fit what is asked: the logits of the weights.
+
+        Args:
+          keys: `[..., units]`.
+          asked: What `ask` gave, `[..., units]`.
+
+        Returns:
+          `[...]`.
+        """
+        v = self.g[...] * self.v[...] * jax.lax.rsqrt(jnp.square(self.v[...]).sum())
+        return jnp.tanh(keys + asked + self.b[...]) @ v
 
     def __call__(self, query: Float[Array, "n units"], memory: Memory) -> Float[Array, "n features"]:
         """Computes the context: the weighted sum of the values.
@@ -64,7 +99,6 @@ class Attention(nnx.Module):
         Returns:
           `[n, features]`.
         """
-        v = self.g[...] * self.v[...] * jax.lax.rsqrt(jnp.square(self.v[...]).sum())
-        energies = jnp.tanh(memory.keys + (query @ self.query[...])[:, None] + self.b[...]) @ v
+        energies = self.energies(memory.keys, self.ask(query)[:, None])
         weights = jax.nn.softmax(jnp.where(memory.present, energies, _MASKED), axis=-1)
         return jnp.einsum("nw,nwf->nf", weights, memory.values)

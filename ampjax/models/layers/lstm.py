@@ -47,18 +47,18 @@ class LSTM(nnx.Module):
         if projection is not None:
             self.projection = nnx.Param(initializer(rngs.params(), (hidden, projection), jnp.float32))
 
-    def start(self, n: int) -> State:
+    def start(self, *n: int) -> State:
         """The state before the first step: zeros.
 
         Args:
-          n: How many rows.
+          *n: How many rows; nothing for one sequence without an axis for rows.
 
         Returns:
-          Cell and output, `[n, hidden]` and `[n, n_out]` float32.
+          Cell and output, `[*n, hidden]` and `[*n, n_out]` float32.
         """
-        return jnp.zeros((n, self.hidden)), jnp.zeros((n, self.n_out))
+        return jnp.zeros((*n, self.hidden)), jnp.zeros((*n, self.n_out))
 
-    def __call__(self, state: State, x: Float[Array, "n n_in"]) -> State:
+    def __call__(self, state: State, x: Float[Array, "*n n_in"]) -> State:
         """The state after one step."""
         return self._step(state, self._from_inputs(x))
 

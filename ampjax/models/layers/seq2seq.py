@@ -10,6 +10,7 @@ Two architectures of TensorFlow's nmt, `n` layers on each side:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,11 +18,18 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from ampjax.models.layers.attention import Attention, Memory
+from ampjax.models.layers.attention import Attention
 from ampjax.models.layers.dropout import Dropout
 from ampjax.models.layers.lstm import LSTM, Initializer, State, reverse
 
 ARCHITECTURES = ("gnmt", "bi")
+
+Run = Callable[[LSTM, Any, int, bool], tuple[State, Any]]
+"""`run(layer, xs, site, backwards) -> (last state, outputs)`: a layer over all words of sentences, with dropout of its inputs at `site`."""
+Attend = Callable[[jax.Array], jax.Array]
+"""From queries `[..., units]` to the contexts that the attention finds for them, `[..., n_memory]`."""
+Drop = Callable[[jax.Array, int], jax.Array]
+"""Dropout of features at a site, as `Dropout` does it."""
 
 
 class Encoder(nnx.Module):
@@ -48,17 +56,36 @@ class Encoder(nnx.Module):
         self, x: Float[Array, "n words units"], lengths: Int[Array, " n"], drop: Dropout
     ) -> tuple[jax.Array, list[State]]:
         """The outputs `[n, words, n_out]`, and as many last states as the decoder has layers."""
-        ahead, behind, states = x, reverse(x, lengths), []
+
+        def run(layer: LSTM, xs: jax.Array, site: int, backwards: bool) -> tuple[State, jax.Array]:
+            turned = reverse(xs, lengths) if backwards else xs
+            state, out = layer.run(layer.start(len(x)), drop(turned, site), lengths)
+            return state, reverse(out, lengths) if backwards else out
+
+        return self.read(x, run, lambda f, *xs: f(*xs))
+
+    def read(self, x: Any, run: Run, each: Callable[..., Any]) -> tuple[Any, list[State]]:
+        """Reads sentences, however their words are laid out.
+
+        Args:
+          x: The words' vectors.
+          run: Runs a layer over all words.
+          each: `each(f, *xs)` gives `f` of each word's features.
+
+        Returns:
+          The words' outputs, and as many last states as the decoder has layers.
+        """
+        ahead, behind, states = x, x, []
         for i, (right, left) in enumerate(zip(self.forward, self.backward, strict=True)):
-            state, ahead = right.run(right.start(len(x)), drop(ahead, 2 * i), lengths)
-            other, behind = left.run(left.start(len(x)), drop(behind, 2 * i + 1), lengths)
+            state, ahead = run(right, ahead, 2 * i, False)
+            other, behind = run(left, behind, 2 * i + 1, True)
             states += [state, other]
-        y = jnp.concatenate([ahead, reverse(behind, lengths)], axis=-1)
+        y = each(lambda *sides: jnp.concatenate(sides, axis=-1), ahead, behind)
         if len(self.upper):
             states = states[-1:]  # GNMT's decoder starts from the backward one
         for i, layer in enumerate(self.upper):
-            state, out = layer.run(layer.start(len(x)), drop(y, 2 * len(self.forward) + i), lengths)
-            y = out if i == 0 else out + y
+            state, out = run(layer, y, 2 * len(self.forward) + i, False)
+            y = out if i == 0 else each(jnp.add, out, y)
             states.append(state)
         return y, states
 
@@ -95,29 +122,29 @@ class Decoder(nnx.Module):
         Returns:
           The decoder's first state.
         """
-        return states, jnp.zeros((len(states[0][0]), self.n_fed))
+        return states, jnp.zeros((*states[0][0].shape[:-1], self.n_fed))
 
-    def step(self, memory: Memory, state: Any, x: Float[Array, "n units"], drop: Dropout) -> tuple[Any, jax.Array]:
+    def step(self, attend: Attend, state: Any, x: Float[Array, "*n units"], drop: Drop) -> tuple[Any, jax.Array]:
         """One word further.
 
         Args:
-          memory: What the encoder read.
+          attend: Asks the attention about what the encoder has read.
           state: Before the step.
-          x: `[n, units]`, the embedding of the word before.
+          x: `[..., units]`, the embedding of the word before.
           drop: Dropout of this step.
 
         Returns:
-          The state after the step, and `[n, units]` for the output matrix.
+          The state after the step, and `[..., units]` for the output matrix.
         """
         states, fed = state
         step = self._joined if hasattr(self, "join") else self._gnmt
-        return step(memory, states, fed, x, drop)
+        return step(attend, states, fed, x, drop)
 
-    def run(self, memory: Memory, state: Any, xs: Float[Array, "n words units"], drop: Dropout) -> jax.Array:
+    def run(self, attend: Attend, state: Any, xs: Float[Array, "n words units"], drop: Dropout) -> jax.Array:
         """Runs all steps of given words.
 
         Args:
-          memory: What the decoder attends to.
+          attend: Asks the attention about what the encoder has read.
           state: The state that it starts from.
           xs: The words' vectors `[n, words, units]`.
           drop: Dropout of this batch.
@@ -128,25 +155,25 @@ class Decoder(nnx.Module):
 
         def step(state: Any, at: tuple[jax.Array, jax.Array]) -> tuple[Any, jax.Array]:
             t, x = at
-            return self.step(memory, state, x, drop.at(t))
+            return self.step(attend, state, x, drop.at(t))
 
         inputs = (jnp.arange(xs.shape[1]), jnp.swapaxes(xs, 0, 1))
         return jnp.swapaxes(jax.lax.scan(step, state, inputs)[1], 0, 1)
 
-    def _gnmt(self, memory: Memory, states: Any, context: jax.Array, y: jax.Array, drop: Dropout) -> tuple:
+    def _gnmt(self, attend: Attend, states: Any, context: jax.Array, y: jax.Array, drop: Drop) -> tuple:
         after = []
         for i, (cell, state) in enumerate(zip(self.cells, states, strict=True)):
             state = cell(state, drop(jnp.concatenate([y, context], axis=-1), i))
             after.append(state)
             y = state[1] if i < 2 else state[1] + y
             if i == 0:
-                context = self.attention(y, memory)
+                context = attend(y)
         return (after, context), y
 
-    def _joined(self, memory: Memory, states: Any, fed: jax.Array, y: jax.Array, drop: Dropout) -> tuple:
+    def _joined(self, attend: Attend, states: Any, fed: jax.Array, y: jax.Array, drop: Drop) -> tuple:
         after, y = [], jnp.concatenate([y, fed], axis=-1)
         for i, (cell, state) in enumerate(zip(self.cells, states, strict=True)):
             after.append(cell(state, drop(y, i)))
             y = after[-1][1]
-        y = jnp.concatenate([y, self.attention(y, memory)], axis=-1) @ self.join[...]
+        y = jnp.concatenate([y, attend(y)], axis=-1) @ self.join[...]
         return (after, y), y

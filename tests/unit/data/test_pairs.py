@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ampjax.data.pairs import PairBatches, Pairs, Sentences
+from ampjax.data.pairs import PairBatches, Pairs, Sentences, plain, plain_sentences
+from ampjax.data.text import END, START
 from ampjax.errors import DataError, SettingsError
 
 lengths = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=30)
@@ -51,6 +52,27 @@ def test_epochs_differ_and_follow_from_the_seed() -> None:
         return [x["pair"].tolist() for x in PairBatches(pairs, 4, seed=seed).epoch(epoch)]
 
     assert order(0, 0) == order(0, 0) and order(0, 0) != order(0, 1) and order(0, 0) != order(1, 0)
+
+
+@settings(max_examples=30)
+@given(lengths, st.integers(1, 8), st.integers(0, 8))
+def test_instances_are_the_sentences_with_their_marks(sizes: list, max_length: int, n: int) -> None:
+    sides = ([[3 + k for k in range(pair[side])] for pair in sizes] for side in range(2))
+    pairs = Pairs(*(Sentences.of(side) for side in sides))
+    short = pairs.up_to(max_length).first(n)
+    kept = [i for i, pair in enumerate(sizes) if min(pair) > 0 and max(pair) <= max_length][:n]
+    assert [short.source[i].tolist() for i in range(len(short))] == [pairs.source[i].tolist() for i in kept]
+    for those, instances, names in (
+        (pairs, plain(pairs), ("target_in", "target_out")),
+        (short, plain(short), ("target_in", "target_out")),
+        (pairs, plain_sentences(pairs.target), ("inputs", "targets")),
+    ):
+        assert len(instances) == len(those)
+        for i in range(len(those)):
+            instance = instances[i]
+            words = those.target[i].tolist()
+            assert [instance[name].tolist() for name in names] == [[START, *words], [*words, END]]
+            assert "source" not in instance or instance["source"].tolist() == those.source[i].tolist()
 
 
 def test_mistakes_are_named() -> None:

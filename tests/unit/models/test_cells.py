@@ -89,6 +89,9 @@ STARTS = (
 FUNCTION = "a whole model; unit/models/functions compares it with the graph whose nodes' bodies have cases"
 FUNCTIONS = (
     "act_function.act_rnn",
+    "language_model_function.language_model",
+    "translation_function.attention_over",
+    "translation_function.translation",
     "drawing.drawing",
     "ggnn_function.ggnn_regression",
     "ggnn_function.ggnn_selection",
@@ -100,6 +103,7 @@ FUNCTIONS = (
     "tagger_function.tagger",
     "tree_lstm_function.tree_lstm",
 )
+KEYS = "gives parameters other names"
 SPEC = "says what an instance looks like"
 SPECS = ("ggnn_function.regression_spec", "ggnn_function.selection_spec")
 ZOO = "a part of a small model; unit/models/functions/test_zoo compares its gradients with jax.grad"
@@ -122,6 +126,7 @@ ZOO_PARTS = (
 )
 FUNCTION_STARTS = (
     "ggnn_function.init_ggnn",
+    "translation_function.init",
     *(f"{model}_function.init" for model in ("act", "mixture", "permutation", "rnn", "tagger", "tree_lstm")),
     *(f"{model}_function.spec" for model in ("act", "mixture", "rnn")),
 )
@@ -132,6 +137,7 @@ NO_CASE = {
     **dict.fromkeys(["ggnn.ggnn_regression", "ggnn.ggnn_selection"], GRAPH),
     **dict.fromkeys([f"ggnn.Network.{name}" for name in ("per_graph", "propagate", "pump", "topology")], GRAPH),
     **dict.fromkeys([f"lm.{name}" for name in ("init", "make_loss", "make_evaluate", "make_optimizer")], PROGRAM),
+    **dict.fromkeys(["lm.Softmax.nats", "lm.Softmax.sampled_nats"], PROGRAM),
     **dict.fromkeys([f"nmt.{name}" for name in ("init", "make_loss", "make_evaluate", "make_optimizer")], PROGRAM),
     **dict.fromkeys([f"resnet.{name}" for name in ("init", "make_loss", "make_predict", "make_optimizer")], PROGRAM),
     **dict.fromkeys([f"inception.{name}" for name in ("init", "make_loss", "make_predict", "make_optimizer")], PROGRAM),
@@ -146,6 +152,7 @@ NO_CASE = {
     **dict.fromkeys(["scores.perplexity", "scores.bleu"], "plain Python; unit/models/test_scores"),
     **dict.fromkeys([f"functions.{name}" for name in FUNCTIONS], FUNCTION),
     **dict.fromkeys([f"functions.{name}" for name in SPECS], SPEC),
+    **dict.fromkeys([f"functions.translation_function.{name}" for name in ("by_layer", "nested")], KEYS),
     **dict.fromkeys([f"functions.zoo.{name}" for name in ZOO_PARTS], ZOO),
     **dict.fromkeys([*STARTS, *(f"functions.{name}" for name in FUNCTION_STARTS)], START),
     "sampled_softmax.draw": "gives whole numbers; unit/models/test_sampled_softmax",

@@ -1,5 +1,6 @@
 """The language model: its size, its loss against a plain writing, its optimizer, and parts of a batch."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -53,6 +54,21 @@ def test_the_loss_and_its_gradients_are_the_formulas() -> None:
     jax.tree.map(
         lambda a, e: np.testing.assert_allclose(a, e, atol=2e-5 * float(jnp.abs(e).max())), grads, expected_grads
     )
+
+
+def test_words_behind_a_sentences_end_do_not_count() -> None:
+    """Neither with the full softmax nor with a sampled one; what they are does not matter."""
+    params, rng = lm.init(CONFIG, 1), np.random.default_rng(0)
+    lengths = np.array([6, 2, 0, 4], np.int32)
+    others = {
+        name: np.where(np.arange(6) < lengths[:, None], BATCH[name], rng.integers(40, size=(4, 6)))
+        for name in ("inputs", "targets")
+    }
+    for samples in (12, None):
+        loss_fn = jax.jit(lm.make_loss(replace(CONFIG, samples=samples)))
+        padded = [float(loss_fn(params, {**BATCH, **rows, "length": lengths})) for rows in ({}, others)]
+        assert padded[0] == padded[1] < float(loss_fn(params, BATCH))
+    assert padded[0] == pytest.approx(float(evaluate(params, {**BATCH, "length": lengths})[0]) / 4, rel=1e-6)
 
 
 def test_training_learns_to_copy_and_touches_few_rows() -> None:

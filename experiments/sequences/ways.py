@@ -1,0 +1,107 @@
+"""The two ways to train: as a graph, in which each sentence has its own length; and by `get_runner`, on batches that are padded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import optax
+
+import ampjax as amp
+import ampjax.parallel as px
+from experiments.intervals import intervals, rows_per_instance, set_options
+from experiments.parallax.programs import machines
+from experiments.sequences.subjects import Subject
+
+Tree = Any
+Report = Callable[[int, Mapping[str, float], Tree], None]
+"""Gets an epoch's number, the rates of its training, and the parameters of the program of batches."""
+
+
+class Stopwatch:
+    """Measures an epoch in seconds and in processor seconds, which are more comparable on a shared machine."""
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Begins anew."""
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def rates(self, sentences: int) -> dict[str, float]:
+        """How fast so many sentences were trained on.
+
+        Args:
+          sentences: How many.
+        """
+        wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
+        return {"sentences_per_s": sentences / wall, "sentences_per_cpu_s": sentences / cpu}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How both ways train.
+
+    Args:
+      tx: The optimizer.
+      epochs: Epochs.
+      batch: Sentences of an update.
+      seed: Of the order of sentences.
+    """
+
+    tx: optax.GradientTransformation
+    epochs: int
+    batch: int
+    seed: int
+
+
+def train_graph(subject: Subject, recipe: Recipe, settings: Mapping[str, Any], report: Report) -> None:
+    """Trains the function, compiled; in asynchronous mode every node updates when it has the gradient rows that a batch brings on average.
+
+    The rates of the first two epochs contain the compilation of kernels.
+
+    Args:
+      subject: What is trained.
+      recipe: How.
+      settings: Further settings of the trainer.
+      report: Is called after each epoch.
+    """
+    compiled = amp.compile(subject.model, subject.params, subject.spec)
+    data, chosen = compiled.data(subject.train), amp.Settings(**settings, seed=recipe.seed)
+    rows = intervals(rows_per_instance(compiled.graph, data, chosen), recipe.batch)
+    set_options(compiled.graph, lambda node: {"min_update_interval": rows[node]})
+    trainer = amp.Trainer(compiled.graph, recipe.tx, settings=chosen)
+    watch = Stopwatch()
+
+    def tell(trainer: amp.Trainer, epoch: Any) -> None:
+        rates = watch.rates(len(subject.train))
+        report(epoch.epoch, rates, subject.nested(compiled.params(trainer.params)))
+        watch.restart()
+
+    trainer.fit(data, epochs=recipe.epochs, callbacks=[tell], progress=False)
+
+
+def train_runner(subject: Subject, recipe: Recipe, report: Report) -> None:
+    """Trains the program of batches with one replica; all shapes are compiled first.
+
+    Args:
+      subject: What is trained.
+      recipe: How.
+      report: Is called after each epoch.
+    """
+    params = subject.nested(jax.tree.map(jax.numpy.asarray, subject.params))
+    with px.get_runner(subject.loss, params, recipe.tx, machines(1, 1)) as runner:
+        shapes = {str(jax.tree.map(jax.numpy.shape, batch)): batch for batch in subject.batches(0)}
+        for batch in shapes.values():
+            runner.run(batch)
+        runner.reset(params)
+        for epoch in range(recipe.epochs):
+            batches, watch = list(subject.batches(epoch)), Stopwatch()
+            for batch in batches:
+                last = runner.run(batch)
+            last.loss  # noqa: B018 # reading it waits
+            runner.wait()
+            report(epoch + 1, watch.rates(len(subject.train)), runner.params)
