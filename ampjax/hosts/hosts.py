@@ -86,7 +86,7 @@ class HostState:
       process: The number of its process on its machine.
       state: `running`, `failed` or `ended`.
       nodes: The nodes whose parameters it keeps.
-      bytes_sent: Bytes of arrays that the driver has sent to it.
+      bytes_sent: Bytes that the driver has sent to it.
       bytes_received: Bytes that have come back. Rows between hosts do not come by the driver.
     """
 

@@ -21,6 +21,7 @@ MEANINGS = {
     "update": "update",
     "transfer": "transfer",
     "infer": "inference",
+    "rows": "waits for another host's rows",
     "join": "waits for a join",
     "throttled": "throttled (max_active_keys)",
     "policy": "held back by the policy",
