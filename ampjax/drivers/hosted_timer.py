@@ -117,7 +117,10 @@ def _of_host(notes: Mapping[int, Note], host: MeasuredHost, begin_ns: int) -> li
         for place, times in zip(places, place_in_time([issues[p] for p in places], costs, host.done_ns), strict=True):
             spans[numbers[place]].add(issues[place], times)
     last = max(numbers, default=0) if host.n_dropped else max(notes, default=0)
-    ends = {w: min([begin_ns, *(span[0] for n in numbers if notes[n].worker == w for span in spans[n].all)]) for w in host.workers}
+    ends = {
+        w: min([begin_ns, *(span[0] for n in numbers if notes[n].worker == w for span in spans[n].all)])
+        for w in host.workers
+    }
     found = []
     for number, note in notes.items():
         if number <= last:

@@ -54,10 +54,15 @@ class HostedTiming:
             ended = self._read_clocks()
         except HostError:  # the run ends with an error that tells more
             return []
-        return [self._measured(host, ClockMap(self._begun[host], ended[host]), *told[host]) for host in range(len(told))]
+        return [
+            self._measured(host, ClockMap(self._begun[host], ended[host]), *told[host]) for host in range(len(told))
+        ]
 
     def _read_clocks(self) -> list[ClockReading]:
-        return [read_clock(lambda host=host: self._fleet.ask([host], "clock")[0][0], self._clock) for host in self._fleet.everyone]
+        return [
+            read_clock(lambda host=host: self._fleet.ask([host], "clock")[0][0], self._clock)
+            for host in self._fleet.everyone
+        ]
 
     def _measured(self, host: int, clocks: ClockMap, said: Any, arrays: Sequence[Any]) -> MeasuredHost:
         (sent, done_ns, n_dropped), (launches, waits) = said, (array.copy() for array in arrays)

@@ -232,6 +232,15 @@ class Trace:
         self._read()
         return [StalenessSample(node, int(time), int(n), float(mean)) for node, time, n, mean in self._updates]
 
+    def worker_name(self, worker: int) -> str:
+        """What pictures call a worker.
+
+        Args:
+          worker: Its number.
+        """
+        own = [host.name for host in self.hosts.values() if worker in host.workers]
+        return f"worker {worker} on {own[0]}" if own else f"worker {worker}"
+
     @property
     def n_dropped(self) -> int:
         """Slices that were not kept."""

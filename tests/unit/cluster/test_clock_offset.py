@@ -34,7 +34,12 @@ class Two:
 
 
 @settings(max_examples=examples(100))
-@given(st.integers(-30 * DAYS_NS, 30 * DAYS_NS), st.integers(-500, 500), delays, st.lists(st.integers(0, 10**11), min_size=1))
+@given(
+    st.integers(-30 * DAYS_NS, 30 * DAYS_NS),
+    st.integers(-500, 500),
+    delays,
+    st.lists(st.integers(0, 10**11), min_size=1),
+)
 def test_moments_are_right_to_within_the_error_that_is_told(offset_ns, per_million, ways, moments):
     clocks = Two(offset_ns, per_million, ways)
     begin = read_clock(clocks.ask, clocks.here)
