@@ -11,8 +11,8 @@ from ampjax.engine.kernels.coalescing import Coalesced
 from ampjax.engine.kernels.edge_sizes import EdgeSizes
 from ampjax.engine.kernels.launch import Launch
 from ampjax.engine.loss_metrics import LossSums
-from ampjax.engine.timing.measured import RemoteTiming
 from ampjax.engine.table_gradients import TableGradients
+from ampjax.engine.timing.measured import RemoteTiming
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import ArenaKey
 from ampjax.sched.decisions.dispatch import Dispatch

@@ -25,8 +25,8 @@ from ampjax.errors import HostError
 from ampjax.hosts.layout import HostLayout
 from ampjax.hosts.operations import CHANGE, FEED, FORGET, LAUNCH, TAKE, Names, Operation, operations
 from ampjax.hosts.questions import Answer, answer, leaves_of, with_leaves
-from ampjax.sched.decisions.packs import MOST_COALESCED, PackMemory
 from ampjax.sched.decisions.dispatch import BACKWARD, UPDATE
+from ampjax.sched.decisions.packs import MOST_COALESCED, PackMemory
 from ampjax.sched.decisions.parameter_changes import Average, Change, Merge, nodes_of
 
 AHEAD = 2

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from ampjax.errors import SettingsError
 from ampjax.trace.trace import Trace
-from ampjax.utils.colours import BLACK, BLUE, GREY, WHITE
+from ampjax.utils.colours import BLACK, BLUE, WHITE
 from ampjax.viz.figure import new_figure, save
 
 _DARK = 0.55
@@ -48,7 +48,7 @@ def traffic(trace: Trace, path: str | Path | None = None, *, title: str | None =
     largest = bytes_of.max() or 1.0
     np.fill_diagonal(bytes_of, np.nan)
     colours = LinearSegmentedColormap.from_list("traffic", [WHITE, BLUE])
-    colours.set_bad(GREY, alpha=0.35)
+    axes.set_facecolor("#E6E6E6")  # where nothing goes: from a process to itself
     axes.imshow(bytes_of, cmap=colours, vmin=0, vmax=largest, aspect="auto")
     axes.set_xticks(range(n), names, rotation=0 if n <= 8 else 90)
     axes.set_yticks(range(n), names)

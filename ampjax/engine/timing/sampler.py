@@ -119,7 +119,7 @@ class Sampler:
           launch: The launch.
           now_ns: The time.
         """
-        return self._every == 1 or now_ns >= self._earned_ns and self._is_due(launch)
+        return self._every == 1 or (now_ns >= self._earned_ns and self._is_due(launch))
 
     def before_kernels(self, launches: Sequence[Timed]) -> None:
         """If one is to be timed, sees whether its device is idle, or waits until it is.
