@@ -9,9 +9,9 @@ from ampjax.cluster.hosts.launcher import Launcher
 from ampjax.cluster.hosts.local_launcher import LocalLauncher
 from ampjax.cluster.hosts.packed_programs import packed
 from ampjax.cluster.hosts.ray_launcher import RayLauncher, is_here
+from ampjax.cluster.hosts.resources import Resources
 from ampjax.errors import SettingsError
 from ampjax.parallel.config.config import ParallaxConfig
-from ampjax.parallel.config.resources import Resources
 from ampjax.parallel.workers.process_group import ProcessGroup
 
 
