@@ -13,13 +13,11 @@ from ampjax.engine.executor_protocol import AnyExecutor
 from ampjax.engine.timing import measured
 from ampjax.engine.timing.device_times import Costs, Issued, Times, Timing, place_in_time
 from ampjax.engine.timing.measured import MeasuredHost, RemoteTiming
+from ampjax.hosts.hosts import DRIVER
 from ampjax.sched.decisions.dispatch import UPDATE, Dispatch
 from ampjax.trace.instruments import Instrument
 from ampjax.trace.trace import Trace
 from ampjax.trace.trace_records import TracedHost
-
-DRIVER = "driver"
-"""What the driver is called where bytes between hosts are counted."""
 
 
 class HostedTimer(Instrument):

@@ -9,6 +9,7 @@ from ampjax.cluster.wire.clock_offset import ClockMap, ClockReading, read_clock
 from ampjax.engine.timing.measured import LAUNCH_TIMES, WAIT_BEGIN, WAIT_END, MeasuredHost
 from ampjax.errors import HostError
 from ampjax.hosts.fleet import Fleet
+from ampjax.hosts.hosts import DRIVER
 from ampjax.plan.planner import Plan
 
 
@@ -82,6 +83,6 @@ class HostedTiming:
             waits,
             int(clocks.here(done_ns)),
             n_dropped,
-            {"driver": link.n_bytes[1] - from_host, **of_peers},
+            {DRIVER: link.n_bytes[1] - from_host, **of_peers},
             link.n_bytes[0] - to_host,
         )

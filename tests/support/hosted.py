@@ -28,14 +28,16 @@ def on_hosts(engine, n_hosts, params, tx=None):
 
     s, n_spaces = engine.schedule.settings, max(engine.plan.spaces) + 1
     training = dict.fromkeys(engine.graph.parameterised, NodeTraining(tx or FROZEN, s.gradient))
+    hosts = Hosts(min(n_hosts, n_spaces), "threads", n_spaces)
     placed = (
         engine.plan.worker_of,
         engine.plan.spaces,
         s.fuse,
-        Hosts(min(n_hosts, n_spaces), "threads", n_spaces).host_of_space,
+        hosts.host_of_space,
     )
     values = jax.tree.map(np.asarray, params), training, engine.scheduler.settings.stashed
-    engine.executor = start_threads(HostProgram(engine.graph, *placed, *values), engine.plan, jax.devices()[:1])
+    program = HostProgram(engine.graph, *placed, *values)
+    engine.executor = start_threads(program, engine.plan, hosts, jax.devices()[:1])
     try:
         yield
     finally:
