@@ -278,7 +278,7 @@ class Ticket:
     def block_until_ready(self) -> Ticket:
         """Waits for the batch."""
         if self._link.sent < self._batch and self._link.epoch == self._epoch:
-            self._channel.send()
+            self._send()
         self._link.wait_until(lambda: self._link.done >= self._batch or self._link.epoch != self._epoch)
         return self
 
@@ -304,7 +304,7 @@ class RemoteRows:
         """
         if self._rows is None:
             if not self._link.has_read(self._number):
-                self._channel.send()
+                self._send()
                 self._link.wait_until(lambda: self._link.has_read(self._number))
             self._rows = self._link.take_reading(self._number)
         return self
