@@ -253,7 +253,13 @@ def run(name: str, options: Options, tasks: Callable[[int], Task], console: Cons
             f"{name}: seed {seed}, {s.mode}, max_active_keys {s.in_flight}, min_update_interval {s.min_update_interval}, {counted(options.replicas, 'replica')}, {counted(s.workers, 'worker')}, {counted(len(jax.devices()), 'device')}",
             soft_wrap=True,
         )
-        trainer = amp.Trainer(task.graph, task.tx, cost=machine(options, task), hosts=options.resources or options.hosts or None, settings=s)
+        trainer = amp.Trainer(
+            task.graph,
+            task.tx,
+            cost=machine(options, task),
+            hosts=options.resources or options.hosts or None,
+            settings=s,
+        )
         s = trainer.settings  # hosts may have more workers
         if not histories:
             record.unlink(missing_ok=True)
