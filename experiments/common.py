@@ -36,6 +36,7 @@ from ampjax.utils.text_tables import compact
 from ampjax.viz.convergence import convergence
 from ampjax.viz.gantt import gantt
 from ampjax.viz.perfetto import to_perfetto
+from ampjax.viz.traffic import in_bytes, traffic
 from experiments.records import append
 
 FIELDS = (
@@ -77,6 +78,7 @@ class Options:
       copies: Copies of the whole network, each on a worker of its own.
       workers: Workers; each has a device of its own.
       hosts: The number of processes on which the workers run, each with at least one worker; 0: all run in this process.
+      resources: A resource file, in place of `--hosts`: the workers run on its machines, at least one for each device.
       epochs: Epochs at most.
       seed: One seed or several; each is a run of its own.
       mode: `async`: nodes update themselves. `pipeline`: max-active-keys instances, then an update. `sync`: one instance, then an update.
@@ -108,6 +110,7 @@ class Options:
     copies: int = 1
     workers: int = 1
     hosts: int = 0
+    resources: Path | None = None
     epochs: int = 10
     seed: tuple[int, ...] = (0,)
     mode: Literal["async", "pipeline", "sync"] = "async"
@@ -250,7 +253,13 @@ def run(name: str, options: Options, tasks: Callable[[int], Task], console: Cons
             f"{name}: seed {seed}, {s.mode}, max_active_keys {s.in_flight}, min_update_interval {s.min_update_interval}, {counted(options.replicas, 'replica')}, {counted(s.workers, 'worker')}, {counted(len(jax.devices()), 'device')}",
             soft_wrap=True,
         )
-        trainer = amp.Trainer(task.graph, task.tx, cost=machine(options, task), hosts=options.hosts or None, settings=s)
+        trainer = amp.Trainer(
+            task.graph,
+            task.tx,
+            cost=machine(options, task),
+            hosts=options.resources or options.hosts or None,
+            settings=s,
+        )
         s = trainer.settings  # hosts may have more workers
         if not histories:
             record.unlink(missing_ok=True)
@@ -288,8 +297,9 @@ def run(name: str, options: Options, tasks: Callable[[int], Task], console: Cons
             console.print("Runs end at the target; with --keep-going they train all epochs.", soft_wrap=True)
         _pictures(folder, name, histories, options, task, trainer)
         for host in trainer.hosts:
-            traffic = f"{host.bytes_sent / 1e6:.1f} MB sent, {host.bytes_received / 1e6:.1f} MB received"
-            console.print(f"{host.name} ({host.place}): {len(host.nodes)} node(s) with parameters, {traffic}")
+            sent, received = in_bytes(host.bytes_sent), in_bytes(host.bytes_received)
+            nodes = counted(len(host.nodes), "node")
+            console.print(f"{host.name} ({host.place}): {nodes} with parameters; {sent} to it, {received} from it")
         trainer.close()
         console.print(f"{seeds}; history, convergence plot and Gantt chart are in {folder}")
     return list(histories.values())
@@ -365,6 +375,9 @@ def require_seeds(seeds: Sequence[int]) -> None:
 
 def _check(options: Options) -> None:
     require_seeds(options.seed)
+    if options.resources is not None and options.hosts:
+        got = f"both, {options.hosts} and `{options.resources}`"
+        raise SettingsError("--hosts, --resources", "one of the two", got, "Leave --hosts out: the file says how many.")
     if options.flops is not None:
         require_positive("The paper's device has 1e12.", flops=options.flops)
     elif options.rest != "none":
@@ -435,6 +448,8 @@ def _pictures(
     s = task.settings
     n, trace = min(max(4, min(2 * s.in_flight, 16)), len(task.train)), Trace(every=1)
     trainer.accumulate(sample(task.train, n, s.seed), trace=trace)
+    if trace.traffic:
+        traffic(trace, folder / "traffic.png", title=f"{name}, {n} instances")
     how = "each dispatch is waited for" if options.flops is None else "virtual time"
     gantt(trace, folder / "gantt.png", title=f"{name}, {s.mode}, {n} instances; {how}")
     to_perfetto(trace, folder / "trace.json")

@@ -17,10 +17,11 @@ from ampjax.data.mnist import N_PIXELS, Batches, Digits
 from ampjax.models.mlp import mlp
 from ampjax.models.rnn import list_reduction_rnn
 from ampjax.models.tree_lstm import Cells, tree_lstm
-from ampjax.viz.gantt import gantts
+from ampjax.viz.gantt import gantt, gantts
 from ampjax.viz.graphs.graph_picture import draw
 from ampjax.viz.lineage import lineage
 from ampjax.viz.staleness_histogram import staleness
+from ampjax.viz.traffic import traffic
 from ampjax.viz.worker_usage import time_spent
 from experiments.common import start_up
 
@@ -44,6 +45,7 @@ def main(folder: Path = Path("docs/pictures")) -> None:
     graph_after_a_run(folder / "graph.svg")
     looks(folder / "time_spent.png", folder / "staleness.png")
     updates_of_a_run(folder / "lineage.png")
+    on_hosts(folder / "hosts.png", folder / "traffic.png")
 
 
 def schedules(path: Path) -> None:
@@ -117,6 +119,28 @@ def updates_of_a_run(path: Path, n: int = 400) -> None:
     with TemporaryDirectory() as folder:
         trainer.fit(data, progress=False, update_log=Path(folder) / "updates")
         lineage(amp.read_update_log(Path(folder) / "updates"), "linear1", path, most=20)
+
+
+def on_hosts(schedule: Path, between: Path, width: int = N_PIXELS, kind: str = "processes") -> None:
+    """What two hosts with two workers each do, and what they send to each other: a perceptron of four equal layers, in batches.
+
+    Args:
+      schedule: The file of the first picture.
+      between: The file of the second one.
+      width: Of the layers behind the first.
+      kind: Of the hosts.
+    """
+    graph = mlp((N_PIXELS, *[width] * 4), BATCH)
+    blank = Digits(np.zeros((N_BATCHES * BATCH, N_PIXELS), np.float32), np.zeros(N_BATCHES * BATCH, np.int32))
+    data, paper = Batches(blank, BATCH), {"workers": 4, "policy": "backward_first", "max_dispatch_size": 1}
+    settings: Mapping[str, Any] = {**paper, "max_active_keys": IN_FLIGHT}
+    trainer = amp.Trainer(graph, optax.sgd(0.01), hosts=amp.Hosts(2, kind), **settings)
+    trainer.fit(data, progress=False)
+    trace = amp.Trace(every=1)
+    trainer.fit(data, progress=False, trace=trace)
+    gantt(trace, schedule)
+    traffic(trace, between)
+    trainer.close()
 
 
 if __name__ == "__main__":

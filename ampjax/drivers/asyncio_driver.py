@@ -13,6 +13,7 @@ from functools import partial
 
 import jax
 
+from ampjax.drivers.hosted_timer import HostedTimer
 from ampjax.drivers.run import Loop
 from ampjax.drivers.sampling_timer import SamplingTimer
 from ampjax.drivers.tracer import Tracer
@@ -41,7 +42,7 @@ class AsyncioDriver:
         self._moved = asyncio.Event()
         self._over = False
         self._tracer: Tracer | None = None
-        self._watch: SamplingTimer | WaitingTimer | None = None
+        self._watch: SamplingTimer | HostedTimer | WaitingTimer | None = None
         self._readers: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -58,7 +59,7 @@ class AsyncioDriver:
             async with asyncio.TaskGroup() as self._group:
                 for worker in range(self._loop.scheduler.plan.workers):
                     self._group.create_task(self._worker(worker), name=f"ampjax worker {worker}")
-            if isinstance(self._watch, SamplingTimer):
+            if isinstance(self._watch, SamplingTimer | HostedTimer):
                 await asyncio.get_running_loop().run_in_executor(None, self._watch.wait)
         except* Exception as errors:
             raise _first(errors) from None
@@ -144,17 +145,20 @@ class AsyncioDriver:
 
     def _start_trace(self, trace: Trace) -> None:
         executor = self._loop.executor
-        if executor is not None and trace.every == 1:
+        timing = None if executor is None else executor.timing
+        if executor is not None and timing is None and trace.every == 1:
             executor.fences.warm()
         tracer = self._tracer = Tracer(trace, self._loop, time.perf_counter_ns)
-        if executor is None or trace.every == 1:
+        if executor is not None and timing is not None:
+            self._watch = HostedTimer(tracer, executor, timing, trace.every)
+        elif executor is None or trace.every == 1:
             self._watch = WaitingTimer(tracer, executor)
         else:
             self._watch = SamplingTimer(tracer, executor, trace.every)
         self._loop.instruments.add(self._watch)
 
     def _end_trace(self) -> None:
-        if isinstance(self._watch, SamplingTimer):
+        if isinstance(self._watch, SamplingTimer | HostedTimer):
             self._watch.finish()
         if self._tracer is not None:
             self._tracer.finish()

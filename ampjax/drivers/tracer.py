@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
 from operator import attrgetter
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ampjax.drivers.run import Loop
+from ampjax.engine.timing.device_times import KernelKind, Times
 from ampjax.plan.stages import Stage
 from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.sched.decisions.parameter_changes import Change, Update
@@ -43,6 +44,11 @@ class Note(NamedTuple):
     def kind(self) -> str:
         """The slice's kind."""
         return "transfer" if self.stage is not None and self.stage.kind.is_transfer else self.direction
+
+    @property
+    def work(self) -> KernelKind:
+        """What it runs."""
+        return -1 if self.stage is None else self.stage.number, self.direction, bool(self.changes)
 
     @property
     def updates(self) -> list[Update]:
@@ -165,6 +171,17 @@ def _add_queues(samples: Sequence[Any], trace: Trace) -> None:
         if taken:
             found[stage, direction] = found.get((stage, direction), 0) + taken
         trace.add_queues(worker, time, [(*queue, n) for queue, n in found.items()])
+
+
+def add_dispatches(trace: Trace, placed: Iterable[tuple[Note, Times]]) -> None:
+    """Adds dispatches to a trace, in the order in which they started.
+
+    Args:
+      trace: The trace.
+      placed: What each was, and its times.
+    """
+    for note, times in sorted(placed, key=lambda pair: pair[1][0]):
+        add_dispatch(trace, note, *times)
 
 
 def add_dispatch(trace: Trace, note: Note, start_ns: int, end_ns: int, changes_ns: int, changed_ns: int) -> None:

@@ -56,6 +56,7 @@ class Executor:
     """
 
     n_remembered = 0
+    timing = None
 
     def __init__(
         self,

@@ -12,6 +12,7 @@ from ampjax.engine.kernels.edge_sizes import EdgeSizes
 from ampjax.engine.kernels.launch import Launch
 from ampjax.engine.loss_metrics import LossSums
 from ampjax.engine.table_gradients import TableGradients
+from ampjax.engine.timing.measured import RemoteTiming
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import ArenaKey
 from ampjax.sched.decisions.dispatch import Dispatch
@@ -142,6 +143,11 @@ class AnyExecutor(Protocol):
     plan: Plan
     sinks: frozenset[int]
     readings: dict[int, Any]
+
+    @property
+    def timing(self) -> RemoteTiming | None:
+        """Lets those who carry launches out time them; None if they are carried out in this process, whose fences tell."""
+        ...
 
     @property
     def store(self) -> AnyStore:

@@ -25,12 +25,14 @@ class Running(NamedTuple):
     """Hosts that have been started.
 
     Args:
+      names: What each is called.
       channels: The channel to each.
       places: Where each is.
       alive: Whether each is there.
       end: Ends them, once they have been told that it is over.
     """
 
+    names: Sequence[str]
     channels: Sequence[Channel]
     places: Sequence[Place]
     alive: Sequence[Callable[[], bool]]
@@ -54,7 +56,7 @@ def connect(program: HostProgram, plan: Plan, start: Callable[[], Running]) -> H
 
 def _greeted(plan: Plan, running: Running) -> Ready:
     """Hears what hosts say first, and checks that they have the same plan."""
-    names = [f"host{number}" for number in range(len(running.channels))]
+    names = running.names
     try:
         hellos = [_hello(*of_host) for of_host in zip(running.channels, names, running.alive, strict=True)]
         for name, hello in zip(names, hellos, strict=True):

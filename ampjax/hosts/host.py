@@ -18,20 +18,26 @@ import numpy as np
 
 from ampjax.cluster import Channel, Message
 from ampjax.engine.executor import Executor
-from ampjax.engine.kernels.coalescing import n_coalesced
-from ampjax.engine.kernels.launch import Launch
+from ampjax.engine.kernels.coalescing import Coalesced, n_coalesced
+from ampjax.engine.kernels.launch import CHANGES_ONLY, Launch
+from ampjax.engine.timing.launch_timer import LaunchTimer
 from ampjax.errors import HostError
 from ampjax.hosts.layout import HostLayout
 from ampjax.hosts.operations import CHANGE, FEED, FORGET, LAUNCH, TAKE, Names, Operation, operations
-from ampjax.hosts.questions import answer, leaves_of, with_leaves
+from ampjax.hosts.questions import Answer, answer, leaves_of, with_leaves
+from ampjax.sched.decisions.dispatch import BACKWARD, UPDATE
 from ampjax.sched.decisions.packs import MOST_COALESCED, PackMemory
-from ampjax.sched.decisions.parameter_changes import Average, Change, Merge
+from ampjax.sched.decisions.parameter_changes import Average, Change, Merge, nodes_of
 
 AHEAD = 2
 """Batches that a host has issued to its devices, at most, before it waits for the first of them."""
 
 PATIENCE_S = 0.05
 """How long a host that waits for another's rows goes on before it looks whether the driver has given up what is in flight."""
+
+
+now_ns = time.perf_counter_ns
+"""The clock by which a host times what it carries out."""
 
 
 class GivenUp(Exception):
@@ -61,8 +67,11 @@ class Host:
         )  # sequence numbers of batches, and what is ready when they are done
         self._epoch, self._sequence, self._n_done = 0, 0, 0
         self._is_broken = False
-        workers = {space: worker for worker, space in enumerate(executor.plan.spaces)}
-        self._workers = [workers[space] for space in layout.spaces_of(number) if space in workers]
+        self._worker_of = {space: worker for worker, space in enumerate(executor.plan.spaces)}
+        own = layout.spaces_of(number)
+        self._workers = [self._worker_of[space] for space in own if space in self._worker_of]
+        self._timer: LaunchTimer | None = None  # while the driver traces a run
+        self._own_answers = {"clock": self._tell_clock, "time": self._time, "times": self._tell_times}
 
     def serve(self) -> None:
         """Carries out what comes until the driver says that it is over."""
@@ -77,7 +86,7 @@ class Host:
             elif message.kind == "abandon":
                 self._abandon(*message.numbers)
             else:
-                self._driver.send(answer(self._executor, self._names, message))
+                self._driver.send(answer(self._executor, self._names, message, self._own_answers))
 
     def _next(self) -> Message | None:
         """The next message; meanwhile says which batches are done."""
@@ -111,6 +120,8 @@ class Host:
                 launch = first.what if isinstance(first.what, Launch) else None
                 self._n_done += self._carry_out(first, islice(waiting, self._n_done + 1, None))
             self._hand_in_readings()
+            if self._timer is not None:
+                self._timer.collect()
             self._under_way.append((sequence, self._fences()))
             while len(self._under_way) > AHEAD:
                 self._wait_for_oldest()
@@ -129,24 +140,78 @@ class Host:
         what, executor = operation.what, self._executor
         if operation.code == LAUNCH:
             following = [o.what if o.code == LAUNCH else None for o in islice(behind, MOST_COALESCED - 1)]
-            n = n_coalesced(what, following, executor.can_coalesce)  # type: ignore[arg-type] - a launch
-            executor.issue([what, *following[: n - 1]])  # type: ignore[list-item]
+            if self._timer is not None and self._timer.wants(what):  # type: ignore[arg-type] - a launch
+                following.clear()
+            n = n_coalesced(what, following, executor.can_coalesce)  # type: ignore[arg-type]
+            self._issue([what, *following[: n - 1]])  # type: ignore[list-item]
             return n
         if operation.code == FEED:
             executor.feed([what])  # type: ignore[list-item] - a feed
         elif operation.code == CHANGE:
-            self._change(what)  # type: ignore[arg-type] - a change
+            self._change(what, operation.number)  # type: ignore[arg-type] - a change
         elif operation.code == FORGET:
             executor.abandon()
         elif operation.code == TAKE:
-            rows = np.asarray(executor.take(what))  # type: ignore[arg-type] - a launch
-            self._send(operation.peer, what.number, [rows])  # type: ignore[union-attr]
+            self._take(what, operation.peer)  # type: ignore[arg-type] - a launch
         else:
-            (rows,) = self._receive(operation.peer, what.number)  # type: ignore[union-attr]
-            executor.put(what, rows)  # type: ignore[arg-type]
+            self._put(what, operation.peer)  # type: ignore[arg-type]
         return 1
 
-    def _change(self, change: Change) -> None:
+    def _issue(self, launches: Coalesced) -> None:
+        """Issues launches that coalesce, and the parameter changes of the last one."""
+        if self._timer is None:
+            self._executor.issue(launches)
+            return
+
+        def change(n_changed: int) -> None:
+            for each in launches[-1].changes[n_changed:]:
+                self._executor.change(each)
+
+        self._timer.carry_out(launches, lambda: self._executor.run(launches), change)
+
+    def _take(self, launch: Launch, peer: int) -> None:
+        """Reads a transfer's rows, and sends them to another host."""
+        if self._timer is None:
+            rows = np.asarray(self._executor.take(launch))
+        else:
+            here = launch._replace(worker=self._worker_at(launch, launch.direction == BACKWARD))
+            rows = self._timer.read(here, lambda: np.asarray(self._executor.take(launch)))
+        self._send(peer, launch.number, [rows])
+
+    def _put(self, launch: Launch, peer: int) -> None:
+        """Waits for a transfer's rows from another host, and writes them."""
+        timer = self._timer
+        if timer is None:
+            self._executor.put(launch, *self._receive(peer, launch.number))
+            return
+        here, begin_ns = launch._replace(worker=self._worker_at(launch, launch.direction != BACKWARD)), timer.clock()
+        (rows,) = self._receive(peer, launch.number)
+        timer.waited(here.worker, begin_ns)
+
+        def put() -> int:
+            self._executor.put(launch, rows)
+            return 0
+
+        timer.wants(here)
+        timer.carry_out([here], put, lambda n_changed: None)
+
+    def _worker_at(self, launch: Launch, target: bool) -> int:
+        """The worker of this host that has one end of a transfer."""
+        return self._worker_of[self._executor.plan.stages[launch.stage].spaces[-1 if target else 0]]
+
+    def _change(self, change: Change, number: int) -> None:
+        """Makes a parameter change that belongs to a launch."""
+        timer = self._timer
+        if timer is None:
+            self._change_parameters(change)
+            return
+        nodes = nodes_of(change)
+        own = next(node for node in nodes if self._layout.host_of_node[node] == self._number)
+        launch = Launch(number, self._executor.plan.worker_of[own], CHANGES_ONLY, UPDATE, changes=(change,))
+        timer.wants(launch)
+        timer.carry_out([launch], lambda: 0, lambda n_changed: self._change_parameters(change))
+
+    def _change_parameters(self, change: Change) -> None:
         """Makes a parameter change; where replicas are on several hosts, each gets what the others have."""
         store, elsewhere = self._executor.store, dict[str, Any]()
         if isinstance(change, Average | Merge):
@@ -170,6 +235,29 @@ class Host:
     def _fences(self) -> list[Any]:
         found = [self._executor.fences.of_worker(worker) for worker in self._workers]
         return [fence for fence in found if fence is not None]
+
+    # -- times
+
+    def _tell_clock(self) -> Answer:
+        return now_ns(), ()
+
+    def _time(self, every: int, most: int) -> Answer:
+        """Begins to time launches."""
+        self._timer = LaunchTimer(self._executor.fences, now_ns, every, most)
+        return self._bytes_sent, ()
+
+    def _tell_times(self) -> Answer:
+        """Ends to time launches, and tells what was measured."""
+        self._executor.fences.wait()
+        assert self._timer is not None
+        launches, waits, n_dropped = self._timer.take()
+        self._timer = None
+        return [self._bytes_sent, now_ns(), n_dropped], (launches, waits)
+
+    @property
+    def _bytes_sent(self) -> dict[int, int]:
+        """Bytes that have been sent to each of the other hosts so far."""
+        return {peer: channel.bytes_sent for peer, channel in self._peers.items()}
 
     # -- rows of other hosts
 
@@ -211,5 +299,6 @@ class Host:
         progress = self._sequence, self._n_done
         self._executor.abandon()
         self._under_way.clear()
+        self._timer = None
         self._epoch, self._sequence, self._n_done, self._is_broken = epoch, 0, 0, False
         self._driver.send(Message("abandoned", (epoch, *progress)))

@@ -52,7 +52,6 @@ class HostLink:
 
     def __init__(self, name: str, place: Place, channel: Channel, names: Names, is_alive: Callable[[], bool]):
         self.name, self._place, self.batch = name, place, BatchWriter(names)
-        self._n_bytes = [0, 0]
         self.needs: set[int] = set()
         self.sent = self.done = self.epoch = 0
         self.failure: Message | None = None
@@ -63,6 +62,16 @@ class HostLink:
         self._answers: dict[int, Message] = {}
         self._n_asked = 0
         self._progress: tuple[int, int] | None = None
+
+    @property
+    def place(self) -> str:
+        """Where it is, in words."""
+        return self._place.text
+
+    @property
+    def n_bytes(self) -> tuple[int, int]:
+        """Bytes that have been sent to it, and that have come from it."""
+        return self._channel.bytes_sent, self._channel.bytes_received
 
     @property
     def opened(self) -> int:
@@ -77,7 +86,7 @@ class HostLink:
     def send_batch(self) -> None:
         """Sends what waits."""
         self.sent += 1
-        self._send(Message("batch", (self.epoch, self.sent), arrays=tuple(self.batch.take())))
+        self._channel.send(Message("batch", (self.epoch, self.sent), arrays=tuple(self.batch.take())))
         self.needs.clear()
 
     def look(self) -> None:
@@ -140,7 +149,7 @@ class HostLink:
           The question's number, for `answer`.
         """
         self._n_asked += 1
-        self._send(question(self._n_asked, name, arrays, **values))
+        self._channel.send(question(self._n_asked, name, arrays, **values))
         return self._n_asked
 
     def wait_for_answer(self, number: int) -> None:
@@ -226,11 +235,7 @@ class HostLink:
         with suppress(HostError):  # it has died: that is what is told
             self.look()
         state = "ended" if is_over or not self._is_alive() else "running" if self.failure is None else "failed"
-        return HostState(self.name, *self._place, state, tuple(nodes), *self._n_bytes)
-
-    def _send(self, message: Message) -> None:
-        self._n_bytes[0] += sum([array.nbytes for array in message.arrays])
-        self._channel.send(message)
+        return HostState(self.name, *self._place, state, tuple(nodes), *self.n_bytes)
 
     def _receive(self, timeout_s: float) -> bool:
         """Receives a message, if one comes."""
@@ -238,7 +243,6 @@ class HostLink:
         if message is None:
             return False
         kind, numbers = message.kind, message.numbers
-        self._n_bytes[1] += sum([array.nbytes for array in message.arrays])
         if kind in ("answer", "refused"):
             self._answers[numbers[0]] = message
         elif numbers[0] != self.epoch:

@@ -14,6 +14,7 @@ from ampjax.hosts.fleet import KEPT, Fleet
 from ampjax.hosts.host_link import RemoteRows
 from ampjax.hosts.hosted_parts import HostedFences, HostedLosses
 from ampjax.hosts.hosted_store import HostedStore
+from ampjax.hosts.hosted_timing import HostedTiming
 from ampjax.hosts.operations import PUT, TAKE, BatchWriter, Names
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import ArenaKey
@@ -36,6 +37,7 @@ class HostedExecutor:
       store: The same.
       losses: The sums of losses and metrics, on the hosts.
       fences: How far hosts are.
+      timing: Lets hosts time what they carry out.
       sinks: The numbers of the `sink` stages.
       readings: What launches read back, by their numbers.
     """
@@ -46,6 +48,7 @@ class HostedExecutor:
         self.plan, self.fleet, self.store = plan, fleet, store
         self._names = Names.of(plan)
         self.losses, self.fences = HostedLosses(plan, fleet), HostedFences(fleet)
+        self.timing = HostedTiming(plan, fleet)
         stages = [stage for stage in plan.stages if stage.kind.is_dispatched]
         self.sinks = frozenset(stage.number for stage in stages if stage.kind.is_sink)
         self._chooses = frozenset(stage.number for stage in stages if stage.route_by is not None)
@@ -128,7 +131,7 @@ class HostedExecutor:
             for host in hosts:
                 link = self.fleet.links[host]
                 self.fleet.note(host, self._latest, self._n_changed)
-                link.batch.change(change)
+                link.batch.change(change, self._latest.number)
                 link.needs.update(other for other in hosts if other != host)
             self._n_changed += 1
             for host in hosts:

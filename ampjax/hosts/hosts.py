@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from ampjax.cluster.hosts.launcher import Launcher
+from ampjax.cluster.hosts.local_launcher import LocalLauncher
+from ampjax.cluster.hosts.ray_launcher import launcher_for
+from ampjax.cluster.hosts.resources import Device, RemoteDevice, Resources, find_resources
 from ampjax.errors import SettingsError
 from ampjax.utils.setting_checks import at_least, one_of
 
 KINDS = "processes", "threads"
 """The kinds of hosts."""
+
+DRIVER = "driver"
+"""What the trainer's own process is called."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +32,7 @@ class Hosts:
       spaces: Memory spaces of all hosts together; workers are shared out evenly among them. None for one on each host. A recording can be
         replayed on any number of hosts with as many spaces.
       launcher: The launcher that starts the processes, such as `ampjax.cluster.RayLauncher()`; None for this machine.
+      resources: The machines of a resource file (see `from_resources`): one host on each, with a memory space for each of its devices.
 
     Raises:
       SettingsError: If an argument is out of its range.
@@ -33,6 +42,7 @@ class Hosts:
     kind: str = "processes"
     spaces: int | None = None
     launcher: Launcher | None = field(default=None, repr=False)
+    resources: Resources | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         at_least("hosts", self.n, 1)
@@ -41,6 +51,50 @@ class Hosts:
             raise SettingsError("hosts, launcher", "None: threads are of this process", "one", "Leave one of both out.")
         if self.spaces is not None:
             at_least("hosts, spaces", self.spaces, self.n)
+        if self.resources is not None and self.n != len(self.resources.machines):
+            fix = "Write `Hosts.from_resources(...)`."
+            raise SettingsError("hosts", f"{len(self.resources.machines)}, one on each machine", f"{self.n}", fix)
+        if DRIVER in self.names:
+            fix = "Give that machine another name."
+            raise SettingsError("hosts", f"names other than `{DRIVER}`, the trainer's own process", f"`{DRIVER}`", fix)
+
+    @classmethod
+    def from_resources(cls, info: str | Path | Mapping[str, Any] | Resources) -> Hosts:
+        """The hosts of a resource file, the same file that `ampjax.parallel.get_runner` takes: one on each machine, with the machine's name.
+
+        On machines with an `address` hosts are processes, started here or by Ray. Without addresses they are threads of this process, each
+        with some of its devices. `servers` has no meaning for a trainer.
+
+        Args:
+          info: A file, what one holds, or resources.
+
+        Raises:
+          SettingsError: If the file can't be read, is no such file, or names a machine or a device twice.
+        """
+        resources = find_resources(info)
+        kind = "processes" if resources.has_processes else "threads"
+        return cls(len(resources.machines), kind, len(resources.devices), resources=resources)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What each is called: as its machine is in the resources, or `host0`, `host1`, ..."""
+        if self.resources is None:
+            return tuple(f"host{number}" for number in range(self.n))
+        return tuple(machine.host for machine in self.resources.machines)
+
+    @property
+    def make_launcher(self) -> Callable[[], Launcher]:
+        """Makes what starts processes."""
+        if self.resources is not None:
+            return launcher_for([machine.address for machine in self.resources.machines])
+        launcher = self.launcher
+        return LocalLauncher if launcher is None else lambda: launcher
+
+    @property
+    def devices(self) -> tuple[tuple[Device, ...], ...]:
+        """The devices of each host, if resources say which: numbers, if hosts are processes."""
+        machines = () if self.resources is None else self.resources.machines
+        return tuple(tuple(d.number if isinstance(d, RemoteDevice) else d for d in m.devices) for m in machines)
 
     @property
     def n_spaces(self) -> int:
@@ -50,6 +104,8 @@ class Hosts:
     @property
     def host_of_space(self) -> tuple[int, ...]:
         """The host of each memory space: the first spaces are on the first host."""
+        if self.resources is not None:
+            return self.resources.homes
         return tuple(space * self.n // self.n_spaces for space in range(self.n_spaces))
 
     def space_of_workers(self, workers: int) -> list[int]:
@@ -62,6 +118,33 @@ class Hosts:
           The memory space's number for each worker.
         """
         return [worker * self.n_spaces // workers for worker in range(workers)]
+
+    def workers_of_names(self, workers: int) -> dict[str, list[int]]:
+        """The workers of each host, by its name.
+
+        Args:
+          workers: The number of workers.
+        """
+        found: dict[str, list[int]] = {name: [] for name in self.names}
+        for worker, space in enumerate(self.space_of_workers(workers)):
+            found[self.names[self.host_of_space[space]]].append(worker)
+        return found
+
+
+def hosts_from(hosts: int | str | Path | Mapping[str, Any] | Resources | Hosts) -> Hosts:
+    """The hosts that a user asks for.
+
+    Args:
+      hosts: Their number, a resource file or what one holds, or hosts.
+
+    Raises:
+      SettingsError: As `Hosts`.
+    """
+    if isinstance(hosts, Hosts):
+        return hosts
+    if isinstance(hosts, str | Path | Mapping | Resources):
+        return Hosts.from_resources(hosts)
+    return Hosts(hosts)
 
 
 class Place(NamedTuple):
@@ -86,7 +169,7 @@ class HostState:
       process: The number of its process on its machine.
       state: `running`, `failed` or `ended`.
       nodes: The nodes whose parameters it keeps.
-      bytes_sent: Bytes of arrays that the driver has sent to it.
+      bytes_sent: Bytes that the driver has sent to it.
       bytes_received: Bytes that have come back. Rows between hosts do not come by the driver.
     """
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import jax
+
 from ampjax.cluster import HostContext, HostOptions, spawn
-from ampjax.cluster.hosts.launcher import Launcher
 from ampjax.hosts.connect import Running, connect
 from ampjax.hosts.hosted_executor import HostedExecutor
-from ampjax.hosts.hosts import Place
+from ampjax.hosts.hosts import Hosts, Place
 from ampjax.hosts.make_host import BETWEEN_HOSTS, HostProgram
 from ampjax.plan.planner import Plan
 
@@ -14,33 +15,40 @@ ONE_DEVICE = {"JAX_NUM_CPU_DEVICES": "1"}
 """A host has one device of its CPU, as memory spaces of one host need none of their own."""
 
 
-def start_processes(program: HostProgram, plan: Plan, launcher: Launcher | None = None) -> HostedExecutor:
+def start_processes(program: HostProgram, plan: Plan, hosts: Hosts) -> HostedExecutor:
     """Starts a process for each host.
 
     Args:
       program: What hosts are made from.
       plan: The plan.
-      launcher: Who starts them; None for this machine.
+      hosts: Which there are.
 
     Returns:
       The executor that lets them carry launches out; they end when it is closed.
 
     Raises:
       SettingsError: If something in the graph or an optimizer can't travel.
-      HostError: If a host does not start, or has other versions or another plan.
+      HostError: If a host does not start or can't be reached, has other versions or another plan, or not enough devices.
     """
-    n = max(program.host_of_space) + 1
+    numbers = hosts.devices
+    environment = {} if numbers else ONE_DEVICE
+    options = HostOptions(
+        hosts.names,
+        tuple(max(own) + 1 for own in numbers) if numbers else 0,
+        window=BETWEEN_HOSTS,
+        environment=environment,
+    )
 
     def main(context: HostContext) -> None:
         others = {number: name for number, name in enumerate(context.names) if number != context.number}
         peers = {number: context.peer(name) for number, name in others.items()}
-        program.serve(context.number, context.driver, peers)
+        devices = [jax.local_devices()[number] for number in numbers[context.number]] if numbers else None
+        program.serve(context.number, context.driver, peers, devices=devices)
 
     def start() -> Running:
-        names = tuple(f"host{number}" for number in range(n))
-        hosts = spawn(n, main, HostOptions(names, window=BETWEEN_HOSTS, environment=ONE_DEVICE), launcher)
-        places = [Place(host.place, host.process) for host in hosts]
-        alive = [lambda host=host: host.alive for host in hosts]
-        return Running([host.channel for host in hosts], places, alive, hosts.close)
+        started = spawn(hosts.n, main, options, hosts.make_launcher())
+        places = [Place(host.place, host.process) for host in started]
+        alive = [lambda host=host: host.alive for host in started]
+        return Running(hosts.names, [host.channel for host in started], places, alive, started.close)
 
     return connect(program, plan, start)

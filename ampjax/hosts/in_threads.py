@@ -10,31 +10,33 @@ from ampjax.cluster import memory_pair
 from ampjax.devices.allreduce import Device
 from ampjax.hosts.connect import Running, connect
 from ampjax.hosts.hosted_executor import HostedExecutor
-from ampjax.hosts.hosts import Place
+from ampjax.hosts.hosts import DRIVER, Hosts, Place
 from ampjax.hosts.make_host import BETWEEN_HOSTS, HostProgram
 from ampjax.plan.planner import Plan
 
 
-def start_threads(program: HostProgram, plan: Plan, devices: Sequence[Device]) -> HostedExecutor:
+def start_threads(program: HostProgram, plan: Plan, hosts: Hosts, devices: Sequence[Device]) -> HostedExecutor:
     """Starts a thread for each host.
 
     Args:
       program: What hosts are made from.
       plan: The plan, which they share.
-      devices: The devices of hosts, in turn: all memory spaces of a host have one.
+      hosts: Which there are.
+      devices: The devices of hosts, in turn, unless `hosts` says which: all memory spaces of a host have one.
 
     Returns:
       The executor that lets them carry launches out; they end when it is closed.
     """
-    n = max(program.host_of_space) + 1
+    n, names = hosts.n, hosts.names
+    of_hosts = hosts.devices or [[devices[number % len(devices)]] for number in range(n)]
 
     def start() -> Running:
-        drivers = [memory_pair("driver", f"host{number}") for number in range(n)]
-        between = {(a, b): memory_pair(f"host{a}", f"host{b}", BETWEEN_HOSTS) for a in range(n) for b in range(a)}
+        drivers = [memory_pair(DRIVER, name) for name in names]
+        between = {(a, b): memory_pair(names[a], names[b], BETWEEN_HOSTS) for a in range(n) for b in range(a)}
         threads = []
         for a in range(n):
             peers = {b: between[a, b][0] for b in range(a)} | {b: between[b, a][1] for b in range(a + 1, n)}
-            arguments = a, drivers[a][1], peers, plan, [devices[a % len(devices)]]
+            arguments = a, drivers[a][1], peers, plan, of_hosts[a]
             threads.append(threading.Thread(target=program.serve, args=arguments, name=f"ampjax host {a}", daemon=True))
             threads[-1].start()
 
@@ -43,6 +45,6 @@ def start_threads(program: HostProgram, plan: Plan, devices: Sequence[Device]) -
                 thread.join()
 
         places = [Place(f"thread {number} of this process", os.getpid()) for number in range(n)]
-        return Running([channel for channel, _ in drivers], places, [thread.is_alive for thread in threads], end)
+        return Running(names, [channel for channel, _ in drivers], places, [thread.is_alive for thread in threads], end)
 
     return connect(program, plan, start)

@@ -39,11 +39,13 @@ class Operation(NamedTuple):
       code: What it is.
       peer: The other host of a transfer.
       what: The launch, feed or change.
+      number: Of the launch that a change belongs to.
     """
 
     code: int
     peer: int
     what: Launch | Feed | Change | None
+    number: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,19 +130,20 @@ class BatchWriter:
         self._payloads.append(np.array(feed.payload))
         self.n += 1
 
-    def change(self, change: Change) -> None:
+    def change(self, change: Change, number: int = 0) -> None:
         """Adds a parameter change.
 
         Args:
           change: The change.
+          number: The launch that it belongs to.
         """
         if isinstance(change, Update):
-            self._head += (CHANGE, 0, 0, 1, self._node[change.node], change.count)
+            self._head += (CHANGE, number, 0, 0, 1, self._node[change.node], change.count)
             self._floats.append(change.mean_staleness)
         else:
             group = self._groups.setdefault(change.group, len(self._groups))
             numbers = [self._node[node] for node in nodes_of(change)]
-            self._head += (CHANGE, _CHANGES.index(type(change)), group, len(numbers), *numbers)
+            self._head += (CHANGE, number, _CHANGES.index(type(change)), group, len(numbers), *numbers)
         self.n += 1
 
     def forget(self) -> None:
@@ -248,7 +251,8 @@ def operations(arrays: Sequence[np.ndarray], names: Names, memory: PackMemory) -
             arena, n, capacity = read.numbers(3)
             yield Operation(FEED, 0, Feed("", names.arenas[arena], read.column(n), read.payload(), capacity))
         elif code == CHANGE:
-            yield Operation(CHANGE, 0, _change(read, names))
+            (number,) = read.numbers(1)
+            yield Operation(CHANGE, 0, _change(read, names), number)
         elif code == FORGET:
             yield Operation(FORGET, 0, None)
         else:

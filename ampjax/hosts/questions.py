@@ -34,27 +34,29 @@ def question(number: int, name: str, arrays: Arrays = (), **values: Any) -> Mess
 
     Args:
       number: Its number; the answer has the same.
-      name: What is asked: one of `_ANSWERS`.
+      name: What is asked: one of `_ANSWERS`, or what a host answers itself.
       arrays: Arrays that go with it.
       **values: Values that JSON can hold.
     """
     return Message("ask", (number,), json.dumps({"name": name, **values}), tuple(arrays))
 
 
-def answer(executor: Executor, names: Names, asked: Message) -> Message:
+def answer(executor: Executor, names: Names, asked: Message, own: Mapping[str, Callable[..., Answer]]) -> Message:
     """Answers a question.
 
     Args:
       executor: The host's.
       names: What numbers in operations stand for.
       asked: The question.
+      own: What the host answers itself, by name: it takes the question's values.
 
     Returns:
       The answer; of kind `refused`, with a traceback, if it could not be answered.
     """
     try:
         values = json.loads(asked.text)
-        said, arrays = _ANSWERS[values.pop("name")](executor, names, asked.arrays, **values)
+        name = values.pop("name")
+        said, arrays = own[name](**values) if name in own else _ANSWERS[name](executor, names, asked.arrays, **values)
         return Message("answer", asked.numbers, json.dumps(said), tuple(arrays))
     except Exception as error:  # the driver raises it
         return Message("refused", asked.numbers, "".join(traceback.format_exception(error)))

@@ -25,7 +25,7 @@ class NodeOptions:
       max_dispatch_size: Rows in one dispatch at most.
       weights: `current` (AMPNet), `stashed` or `estimated`: which parameters the adjoint uses.
       gradient: `mean` or `sum` over the accumulated gradient rows.
-      worker: The worker that hosts the node.
+      worker: The worker that hosts the node, or its host's name.
       replica_of: Name of the replica group that the node belongs to.
       params_of: Name of the node with whose parameters this one computes; None for its own.
     """
@@ -35,7 +35,7 @@ class NodeOptions:
     max_dispatch_size: int | None = None
     weights: str | None = None
     gradient: str | None = None
-    worker: int | None = None
+    worker: int | str | None = None
     replica_of: str | None = None
     params_of: str | None = None
 

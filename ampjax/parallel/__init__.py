@@ -1,10 +1,10 @@
 """Data parallelism: replicas that are kept together, and the hybrid runner (Parallax) for single-device programs."""
 
+from ampjax.cluster.hosts.resources import Machine, RemoteDevice, Resources
 from ampjax.devices.allreduce import all_reduce_sum, average
 from ampjax.devices.loss_collectives import Weighted, all_gather, mean
 from ampjax.parallel.config.config import Checkpoints, ParallaxConfig, SampleTimes
 from ampjax.parallel.config.partitioner import Partitioner, partitioner
-from ampjax.parallel.config.resources import Machine, RemoteDevice, Resources
 from ampjax.parallel.get_runner import get_runner
 from ampjax.parallel.homes.row_homes import RowGrads
 from ampjax.parallel.planning.transfer_costs import all_reduce_bytes, server_bytes

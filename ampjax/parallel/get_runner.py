@@ -10,11 +10,11 @@ from typing import Any
 import jax
 import optax
 
+from ampjax.cluster.hosts.resources import Resources, find_resources
 from ampjax.errors import SettingsError
 from ampjax.numerics.check import warn_of_wrong_numbers
 from ampjax.parallel.config.config import ParallaxConfig
 from ampjax.parallel.config.partitioner import Partitioner
-from ampjax.parallel.config.resources import Resources, find_resources
 from ampjax.parallel.homes.wire import Wire
 from ampjax.parallel.planning.build_runner import RunnerSetup
 from ampjax.parallel.runner import Runner

@@ -14,11 +14,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from ampjax.cluster.hosts.resources import Resources, find_resources
 from ampjax.devices.random_keys import is_key
 from ampjax.errors import DataError, SettingsError
 from ampjax.jaxprs.primitives import shape_text
 from ampjax.parallel.config.leaf_paths import by_path
-from ampjax.parallel.config.resources import Resources, find_resources
 from ampjax.sparse.detection.loss_jaxpr import abstract
 from ampjax.utils.setting_checks import at_least
 

@@ -12,7 +12,7 @@ several heavy nodes is copied, each copy counts as one, so that it stays on one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,13 +26,24 @@ if TYPE_CHECKING:
     from ampjax.ir.nodes import Node
 
 Placement = Mapping[str, int]
-Rule = str | Placement | Callable[["Graph", int], Placement]
+Wish = Mapping[str, int | str]
+"""The worker of each node, or the host: by its name, with `:` and a number for one of its workers."""
+
+Rule = str | Wish | Callable[["Graph", int], Wish]
+HostWorkers = Mapping[str, Sequence[int]]
+"""The workers of each host, by its name."""
 
 RULES = ("default", "paper", "coloured")
 
 
 def assign(
-    graph: Graph, workers: int, rule: Rule = "default", seed: int = 0, hops: int = 1, memory: Memory | None = None
+    graph: Graph,
+    workers: int,
+    rule: Rule = "default",
+    seed: int = 0,
+    hops: int = 1,
+    memory: Memory | None = None,
+    hosts: HostWorkers | None = None,
 ) -> dict[str, int]:
     """The worker of each hosted node: of every node that is neither control nor a pump.
 
@@ -49,27 +60,29 @@ def assign(
         where there are none such;
         `coloured`: a greedy colouring in graph order: heavy nodes within `hops` hops of each other, and replicas of one
         group, are on different workers as far as W allows; light nodes as in `default`;
-        a mapping of node names to workers, of every hosted node without a `worker` option;
+        a mapping of node names to workers, of every hosted node without a `worker` option; in a worker's place may stand the name of a
+        host, for its first worker, or `name:1`, for its second one;
         a function of the graph and W that gives such a mapping.
       seed: Seed of the random choice; read by `paper` only.
       hops: Range of the colouring; read by `coloured` only. Two heavy nodes are one hop apart if a path leads from one to
         the other through light nodes only, in the graph of hosted nodes (control nodes contracted, direction ignored).
       memory: What devices hold and nodes need. Heavy nodes for which there is no room where a rule wants them go elsewhere; a map, and
         nodes with a `worker` option, must fit as they are.
+      hosts: The workers of each host, by its name.
 
     Returns:
       Node name to worker, in `[0, workers)`, in graph order.
 
     Raises:
       SettingsError: If `workers`, `hops` or `seed` is out of range, the rule is unknown, or a map lacks a node, names one
-        that is not hosted, or a worker that does not exist, or parts nodes that share parameters; or if there is not enough memory.
+        that is not hosted, or a worker or a host that does not exist, or parts nodes that share parameters; or if there is not enough memory.
     """
     _check_integer("workers", workers, 1)
     _check_integer("hops", hops, 1)
     _check_integer("seed", seed, 0)
-    nodes = hosted(graph)
+    nodes, places = hosted(graph), _Places(workers, hosts or {})
     pinned = {
-        n.name: _worker(f"node `{n.name}`, worker", n.options.worker, workers)
+        n.name: places.worker(f"node `{n.name}`, worker", n.options.worker)
         for n in nodes
         if n.options.worker is not None
     }
@@ -79,7 +92,7 @@ def assign(
     if callable(rule):
         rule = rule(graph, workers)
     if isinstance(rule, Mapping):
-        placed = _given(nodes, rule, pinned, workers)
+        placed = _given(nodes, rule, pinned, places)
         _check_shared(graph, placed)
     elif rule == "default":
         placed = _follow(nodes, _fitting(nodes, _modulo(nodes, workers), pinned, memory), workers)
@@ -292,7 +305,7 @@ def _adjacent(names: Iterable[str], edges: Iterable[tuple[str, str]]) -> dict[st
 # ---- checks ----------------------------------------------------------------------------------------------------------
 
 
-def _given(nodes: list[Node], placement: Placement, pinned: Placement, workers: int) -> dict[str, int]:
+def _given(nodes: list[Node], placement: Wish, pinned: Placement, places: _Places) -> dict[str, int]:
     names = [node.name for node in nodes]
     unknown = [name for name in placement if name not in names]
     if unknown:
@@ -310,9 +323,9 @@ def _given(nodes: list[Node], placement: Placement, pinned: Placement, workers: 
             f"none for `{missing[0]}`",
             "Add it, or give the node `worker=`.",
         )
-    return {
-        name: _worker(f"affinity map, node `{name}`", worker, workers) for name, worker in placement.items()
-    } | dict(pinned)
+    return {name: places.worker(f"affinity map, node `{name}`", wish) for name, wish in placement.items()} | dict(
+        pinned
+    )
 
 
 def _check_shared(graph: Graph, placed: Placement) -> None:
@@ -328,12 +341,39 @@ def _check_shared(graph: Graph, placed: Placement) -> None:
                 )
 
 
-def _worker(where: str, worker: object, workers: int) -> int:
-    if not isinstance(worker, (int, np.integer)) or isinstance(worker, bool) or not 0 <= worker < workers:
-        raise SettingsError(
-            where, f"a worker in [0, {workers})", f"{worker!r}", "Choose one of these, or raise `workers`."
-        )
-    return int(worker)
+@dataclass(frozen=True)
+class _Places:
+    """What a node can be pinned to: a worker, or a host by its name."""
+
+    workers: int
+    hosts: HostWorkers
+
+    def worker(self, where: str, wish: object) -> int:
+        """The worker that is meant.
+
+        Raises:
+          SettingsError: If there is no such worker, or no such host.
+        """
+        if isinstance(wish, str):
+            return self._of_host(where, wish)
+        if not isinstance(wish, (int, np.integer)) or isinstance(wish, bool) or not 0 <= wish < self.workers:
+            fix = "Choose one of these, or raise `workers`."
+            raise SettingsError(where, f"a worker in [0, {self.workers})", f"{wish!r}", fix)
+        return int(wish)
+
+    def _of_host(self, where: str, wish: str) -> int:
+        name, _, number = (wish, "", "0") if wish in self.hosts else wish.rpartition(":")
+        if not self.hosts:
+            fix = "Name a worker, or let workers run on hosts (`Trainer(hosts=...)`)."
+            raise SettingsError(where, f"a worker in [0, {self.workers}), as there are no hosts", f"{wish!r}", fix)
+        if name not in self.hosts:
+            fix = "Choose one of these, or add the machine to the resource file."
+            raise SettingsError(where, f"one of the hosts {list(self.hosts)}", f"{wish!r}", fix)
+        own = self.hosts[name]
+        if not number.isdecimal() or int(number) >= len(own):
+            fix = f"Choose one of these, or `{name}` for its first worker."
+            raise SettingsError(where, f"`{name}:0` to `{name}:{len(own) - 1}`, its workers", f"{wish!r}", fix)
+        return own[int(number)]
 
 
 def _check_integer(name: str, value: object, least: int) -> None:

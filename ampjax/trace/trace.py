@@ -11,7 +11,7 @@ import numpy as np
 
 from ampjax.errors import SettingsError
 from ampjax.trace import trace_file
-from ampjax.trace.trace_records import KINDS, QueueSample, Slice, StalenessSample, Wait
+from ampjax.trace.trace_records import KINDS, QueueSample, Slice, StalenessSample, TracedHost, Wait
 
 
 class Trace:
@@ -24,10 +24,13 @@ class Trace:
       slices: Slices to begin with.
       max_slices: The most slices that are kept, so that a long run does not fill the memory (a slice of 64 messages takes about 1 kB).
       every: On real devices, at most one dispatch in `every` is waited for and timed; the times of the others are worked out from these and
-        from when the host issued them (see `drivers.sampling_timer`). 1 waits for every dispatch before its messages travel on, which is
-        exact, but slow.
+        from when the host issued them (see `engine.timing`). 1 waits for every dispatch before its messages travel on, which is exact, but
+        slow. With hosts, each times its own dispatches.
 
     Attributes:
+      hosts: By name, the hosts that ran the workers; empty if all was in one process.
+      traffic: By the names of sender and receiver, the bytes that went from one to the other during the runs, headers included. `driver`
+        is the process of the trainer.
       runs: Start and end of each run, in nanoseconds.
       stages: Which nodes run together, by the name of their stage.
       histograms: By node, how many gradient rows had each staleness, `[128]`; the last entry counts all larger ones, too.
@@ -50,6 +53,8 @@ class Trace:
                 )
         self.max_slices, self.every, self._n_dropped = max_slices, every, 0
         self.runs: list[tuple[int, int]] = []
+        self.hosts: dict[str, TracedHost] = {}
+        self.traffic: dict[tuple[str, str], int] = {}
         self.stages: dict[str, tuple[str, ...]] = {}
         self.histograms: dict[str, np.ndarray] = {}
         self._postponed: list[Callable[[Trace], None]] = []
@@ -152,6 +157,24 @@ class Trace:
         before = self.histograms.get(node)
         self.histograms[node] = np.array(counts, np.int64) if before is None else before + counts
 
+    def add_host(self, host: TracedHost) -> None:
+        """Adds a host, in place of one of that name.
+
+        Args:
+          host: The host.
+        """
+        self.hosts[host.name] = host
+
+    def add_traffic(self, sender: str, receiver: str, n_bytes: int) -> None:
+        """Adds to what has gone from one process to another.
+
+        Args:
+          sender: The name of one.
+          receiver: The name of the other.
+          n_bytes: Bytes.
+        """
+        self.traffic[sender, receiver] = self.traffic.get((sender, receiver), 0) + n_bytes
+
     # Reading
 
     def _read(self) -> list[tuple[int, str, str, int, int, Any, int, int]]:
@@ -177,7 +200,7 @@ class Trace:
     def _contents(self) -> tuple[Any, ...]:
         counts = {node: values.tolist() for node, values in self.histograms.items()}
         lists = self.slices, self.waits, self.queues, self.staleness
-        return *lists, self.runs, self.stages, counts, self.n_dropped
+        return *lists, self.runs, self.hosts, self.traffic, self.stages, counts, self.n_dropped
 
     @property
     def slices(self) -> list[Slice]:
@@ -190,7 +213,8 @@ class Trace:
 
     @property
     def waits(self) -> list[Wait]:
-        """The times in which workers had nothing to do, in order for each worker."""
+        """The times in which workers had nothing to do, in order for each worker; those for other hosts' rows come after the others."""
+        self._read()
         return [Wait(int(worker), reason, int(start), int(end)) for worker, reason, start, end in self._waits]
 
     @property
@@ -207,6 +231,15 @@ class Trace:
         """How stale each update's gradients were."""
         self._read()
         return [StalenessSample(node, int(time), int(n), float(mean)) for node, time, n, mean in self._updates]
+
+    def worker_name(self, worker: int) -> str:
+        """What pictures call a worker.
+
+        Args:
+          worker: Its number.
+        """
+        own = [host.name for host in self.hosts.values() if worker in host.workers]
+        return f"worker {worker} on {own[0]}" if own else f"worker {worker}"
 
     @property
     def n_dropped(self) -> int:
@@ -273,7 +306,7 @@ class Trace:
             trace.add_queues(sample.worker, sample.time_ns, sample.queues)
         for s in read.staleness:
             trace.add_staleness(s.node, s.time_ns, s.rows, s.mean)
-        trace.runs, trace.stages = read.runs, read.stages
+        trace.runs, trace.stages, trace.hosts, trace.traffic = read.runs, read.stages, read.hosts, read.traffic
         trace.drop(read.n_dropped)
         trace.histograms = {node: np.array(counts, np.int64) for node, counts in read.histograms.items()}
         return trace

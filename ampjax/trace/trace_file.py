@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ampjax.errors import DataError
-from ampjax.trace.trace_records import QueueSample, Slice, StalenessSample, Wait
+from ampjax.trace.trace_records import QueueSample, Slice, StalenessSample, TracedHost, Wait
 from ampjax.utils.bounded_reading import parse_json
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ class Contents:
     queues: list[QueueSample] = field(default_factory=list)
     staleness: list[StalenessSample] = field(default_factory=list)
     runs: list[tuple[int, int]] = field(default_factory=list)
+    hosts: dict[str, TracedHost] = field(default_factory=dict)
+    traffic: dict[tuple[str, str], int] = field(default_factory=dict)
     stages: dict[str, tuple[str, ...]] = field(default_factory=dict)
     histograms: dict[str, list[int]] = field(default_factory=dict)
     n_dropped: int = 0
@@ -99,6 +101,8 @@ def _lines(trace: Trace) -> Iterator[dict[str, Any]]:
     yield from ({"histogram": {"node": node, "rows": n.tolist()}} for node, n in trace.histograms.items())
     yield from ({"stage": {"name": name, "nodes": nodes}} for name, nodes in trace.stages.items())
     yield from ({"run": run} for run in trace.runs)
+    yield from ({"host": asdict(host)} for host in trace.hosts.values())
+    yield from ({"traffic": [*ends, n_bytes]} for ends, n_bytes in trace.traffic.items())
     if trace.n_dropped:
         yield {"n_dropped": trace.n_dropped}
 
@@ -120,6 +124,12 @@ def _take(contents: Contents, row: dict[str, Any]) -> None:
     elif kind == "run":
         start, end = value
         contents.runs.append((_integer(start), _integer(end)))
+    elif kind == "host":
+        host = _record(TracedHost, {**value, "workers": tuple(_integer(worker) for worker in value["workers"])})
+        contents.hosts[host.name] = host
+    elif kind == "traffic":
+        sender, receiver, n_bytes = value
+        contents.traffic[_text(sender), _text(receiver)] = _integer(n_bytes)
     elif kind == "n_dropped":
         contents.n_dropped = _integer(value)
     else:

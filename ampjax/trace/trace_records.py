@@ -9,10 +9,10 @@ from ampjax.errors import SettingsError
 KINDS = ("forward", "backward", "update", "transfer", "infer")
 """The kinds of work of a worker."""
 
-REASONS = ("join", "throttled", "policy", "memory", "starved")
+REASONS = ("rows", "join", "throttled", "policy", "memory", "starved")
 """Why a worker has nothing to do.
 
-`join`: messages wait for it, but each lacks a partner, or members of its group. `throttled`: there are more instances, but as many as may
+`rows`: its host waits for rows of another host. `join`: messages wait for it, but each lacks a partner, or members of its group. `throttled`: there are more instances, but as many as may
 be are in flight. `policy`: it could go on, and its policy wants it to wait. `memory`: it could go on, but there is no room for the
 result, or for another instance. `starved`: none of these; what is in flight is elsewhere.
 """
@@ -57,12 +57,12 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A time in which the scheduler had nothing for a worker.
+    """A time in which the scheduler had nothing for a worker, or in which its host waited for another's rows.
 
     Args:
       worker: The worker's number.
       reason: One of `REASONS`.
-      start_ns: When it asked in vain, or the reason changed.
+      start_ns: When it began to wait, or the reason changed.
       end_ns: When it got something, or the reason changed.
 
     Raises:
@@ -109,6 +109,25 @@ class StalenessSample:
     time_ns: int
     rows: int
     mean: float
+
+
+@dataclass(frozen=True, slots=True)
+class TracedHost:
+    """A host of a run. What it has measured is in the trace by the driver's clock.
+
+    Args:
+      name: Its name.
+      place: Its machine, in words.
+      workers: The workers that it ran, by number.
+      offset_ns: How far its own clock was ahead of the driver's: measured over the wire before and after the run.
+      error_ns: The offset is right to within so much.
+    """
+
+    name: str
+    place: str
+    workers: tuple[int, ...]
+    offset_ns: int = 0
+    error_ns: int = 0
 
 
 def _one_of(where: str, value: str, choices: tuple[str, ...]) -> None:

@@ -14,7 +14,7 @@ from ampjax.errors import GraphError, SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.optim.delayed import late
 from ampjax.optim.remedies.discrepancy_correction import track_velocity
-from ampjax.plan.affinity import assign
+from ampjax.plan.affinity import HostWorkers, assign
 from ampjax.plan.device_packing import Memory
 from ampjax.plan.node_memory import kept_bytes
 from ampjax.plan.planner import Plan, make_plan
@@ -148,7 +148,11 @@ def _by_node(graph: Graph, setting: str, value: int | Mapping[str, int] | None) 
 
 
 def plan_for(
-    graph: Graph, settings: Settings, tx: optax.GradientTransformation | None, device_of: Sequence[int]
+    graph: Graph,
+    settings: Settings,
+    tx: optax.GradientTransformation | None,
+    device_of: Sequence[int],
+    hosts: HostWorkers | None = None,
 ) -> Plan:
     """Places a graph's nodes on workers and cuts it into stages.
 
@@ -157,6 +161,7 @@ def plan_for(
       settings: The common settings.
       tx: The optax transform of nodes without one of their own; None for `optax.adam(1e-3)`.
       device_of: The device of each worker.
+      hosts: The workers of each host, by its name.
 
     Raises:
       SettingsError: If a placement is wrong, or needs more memory than devices have.
@@ -165,7 +170,8 @@ def plan_for(
     memory = (
         None if limit is None else Memory(limit, kept_bytes(graph, transforms=_transforms(graph, s, tx)), device_of)
     )
-    return make_plan(graph, assign(graph, s.workers, s.affinity, s.seed, memory=memory), device_of, s.fuse)
+    placed = assign(graph, s.workers, s.affinity, s.seed, memory=memory, hosts=hosts)
+    return make_plan(graph, placed, device_of, s.fuse)
 
 
 def node_training(graph: Graph, settings: Settings, tx: optax.GradientTransformation | None) -> dict[str, NodeTraining]:

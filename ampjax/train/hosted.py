@@ -71,5 +71,5 @@ def start_hosts(
         scheduler_settings(plan.graph, settings).stashed,
     )
     if hosts.kind == "threads":
-        return start_threads(program, plan, devices)
-    return start_processes(program, plan, hosts.launcher)
+        return start_threads(program, plan, hosts, devices)
+    return start_processes(program, plan, hosts)

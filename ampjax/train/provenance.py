@@ -81,7 +81,9 @@ def identity(plan: Plan, settings: Settings) -> dict[str, Any]:
     Returns:
       Values by name, which JSON can hold: a digest of the graph and its plan, and the settings.
     """
-    placed = dict(plan.worker_of) if callable(settings.affinity) else settings.affinity
+    placed = settings.affinity
+    if callable(placed) or (isinstance(placed, Mapping) and any(isinstance(wish, str) for wish in placed.values())):
+        placed = dict(plan.worker_of)  # so that a replay may have other hosts
     named = {"affinity": placed, "policy": getattr(settings.policy, "__name__", str(settings.policy))}
     return {
         "graph": _hex(f"{plan.graph!r}\n{plan!r}\n{plan.spaces}".encode()),

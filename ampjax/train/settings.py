@@ -41,7 +41,8 @@ class Settings:
       mode: `async`: nodes update themselves (AMPNet, figure 1c). `pipeline`: `max_active_keys` instances, then every node updates (figure
         1b). `sync`: one instance, then every node updates (figure 1a).
       workers: Number of workers; each has a device if there are enough, else they share.
-      affinity: The rule that places nodes on workers: `default`, `paper`, `coloured`, a mapping or a function (see `plan.affinity`).
+      affinity: The rule that places nodes on workers: `default`, `paper`, `coloured`, a mapping or a function (see `plan.affinity`). A
+        mapping has a worker's number for each node, or the name of a host (`host1`, or `host1:1` for its second worker).
       policy: The rule by which a worker chooses its next messages: `balanced`, `backward_first`, `largest`, `wavefront`,
         `one_forward_one_backward`, or a function (see `sched.decisions.policy`).
       max_dispatch_size: The most rows in one dispatch; 1 is the paper's Algorithm 1.
@@ -75,7 +76,7 @@ class Settings:
     exact_staleness: int | Mapping[str, int] | None = None
     mode: str = "async"
     workers: int = 1
-    affinity: str | Mapping[str, int] | Callable[..., Mapping[str, int]] = "default"
+    affinity: str | Mapping[str, int | str] | Callable[..., Mapping[str, int | str]] = "default"
     policy: str | Policy = "balanced"
     max_dispatch_size: int = 64
     weights: str = "current"

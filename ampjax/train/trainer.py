@@ -12,12 +12,13 @@ import jax
 import numpy as np
 import optax
 
+from ampjax.cluster.hosts.resources import Resources
 from ampjax.devices.allreduce import Device
 from ampjax.drivers.controller import ControllerLoop
 from ampjax.drivers.cost import Cost
 from ampjax.errors import HostDiedError, HostUnreachableError, SettingsError
 from ampjax.hosts.hosted_executor import HostedExecutor
-from ampjax.hosts.hosts import Hosts, HostState
+from ampjax.hosts.hosts import Hosts, HostState, hosts_from
 from ampjax.ir.graph import Graph
 from ampjax.plan.planner import Plan
 from ampjax.sched.diagnose.statistics import Statistics
@@ -67,7 +68,7 @@ class Trainer:
       snapshot: When and where `fit` writes snapshots, from which `fit(..., resume=True)` continues after a crash; a folder alone means a
         snapshot after each epoch.
       hosts: The number of hosts on which workers run, as processes of this machine that keep the workers' parameters and payloads; or a
-        `Hosts`. None: everything is in this process.
+        `Hosts`; or a resource file, or what one holds, as for `ampjax.parallel.get_runner`. None: everything is in this process.
       settings: All other settings as one object; or pass
       **options: the settings one by one (not both): see `Settings`.
 
@@ -98,13 +99,13 @@ class Trainer:
         devices: Sequence[Device] | None = None,
         cost: Callable[[Plan], Cost] | None = None,
         snapshot: Snapshots | str | Path | None = None,
-        hosts: int | Hosts | None = None,
+        hosts: int | str | Path | Mapping[str, Any] | Resources | Hosts | None = None,
         settings: Settings | None = None,
         **options: Any,
     ):
         require_closed("trainer", graph)
         require_transform(tx)
-        places = hosts if hosts is None or isinstance(hosts, Hosts) else Hosts(hosts)
+        places = None if hosts is None else hosts_from(hosts)
         self.graph, given = graph, settings_from(options, settings)
         self.session = make_session(
             graph, given, tx, params=params, controller=controller, devices=devices, cost=cost, hosts=places

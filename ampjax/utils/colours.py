@@ -62,6 +62,7 @@ SLICES = {
 
 
 WAITS = {
+    "rows": (GREEN, "\\\\\\\\"),
     "join": (PURPLE, "////"),
     "throttled": (VERMILION, "...."),
     "policy": (SKY, "xxxx"),

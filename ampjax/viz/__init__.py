@@ -11,6 +11,7 @@ from ampjax.viz.partitions import partition_search
 from ampjax.viz.perfetto import to_perfetto
 from ampjax.viz.queue_lengths import queues
 from ampjax.viz.staleness_histogram import staleness
+from ampjax.viz.traffic import traffic
 from ampjax.viz.worker_usage import time_spent
 from ampjax.viz.zoom import zoomable
 
@@ -30,6 +31,7 @@ __all__ = [
     "time_spent",
     "to_perfetto",
     "to_svg",
+    "traffic",
     "zoomable",
 ]
 

@@ -15,13 +15,18 @@ from matplotlib.patches import Patch
 from matplotlib.textpath import TextToPath
 
 from ampjax.errors import SettingsError
-from ampjax.trace.trace import duration, in_lanes, scaled
+from ampjax.trace.trace import Trace, duration, in_lanes, scaled
 from ampjax.trace.trace_records import Slice
 from ampjax.utils.colours import SLICES
 from ampjax.viz.figure import new_figure, save
 
 _LEFT, _RIGHT, _BELOW, _HEAD = 1.0, 0.2, 0.9, 0.34
 """Inches: a chart's margins, and the room for a run's name above it."""
+
+_MOST_CHARACTERS = 24
+"""Of a host's name."""
+
+_HOST_SIZE = 9.0
 
 _TEXT_SIZES = (8.0, 6.5)
 
@@ -36,10 +41,10 @@ def gantt(
 ) -> Figure:
     """Draws a row per worker and a box per slice: forward orange, backward blue, update yellow.
 
-    Slices of one worker that overlap in time are drawn below each other in its row.
+    Slices of one worker that overlap in time are drawn below each other in its row. The workers of a host stand together, beside its name.
 
     Args:
-      events: The slices, for example a `Trace`.
+      events: The slices, for example a `Trace`, which also knows the hosts.
       path: A file to write the picture to: .png, .svg or .pdf.
       title: Above the chart.
       labels: Whether instances are written into the boxes where they fit; `3+12` is instance 3 and 12 others.
@@ -51,7 +56,7 @@ def gantt(
     Raises:
       SettingsError: If the file name ends in anything else, there are no slices, or the width is below 3.
     """
-    figure = _chart({"": list(events)}, title, labels, width)
+    figure = _chart({"": events}, title, labels, width)
     save(figure, path)
     return figure
 
@@ -79,31 +84,37 @@ def gantts(
     Raises:
       SettingsError: As `gantt`, or if there is no run.
     """
-    figure = _chart({name: list(events) for name, events in runs.items()}, title, labels, width)
+    figure = _chart(runs, title, labels, width)
     save(figure, path)
     return figure
 
 
 @dataclass(frozen=True)
 class _Run:
-    """A run and the row of each worker."""
+    """A run, the row of each worker, and the rows of each host, if there are hosts."""
 
     name: str
     slices: list[Slice]
     start_ns: int
     span_ns: int
     rows: Mapping[int, int]
+    hosts: Mapping[str, list[int]]
 
     @classmethod
-    def of(cls, name: str, slices: list[Slice]) -> _Run:
-        start = min(s.start_ns for s in slices)
-        rows = {worker: i for i, worker in enumerate(sorted({s.worker for s in slices}))}
-        return cls(name, slices, start, max(max(s.end_ns for s in slices) - start, 1), rows)
+    def of(cls, name: str, events: Iterable[Slice], slices: list[Slice]) -> _Run:
+        start, workers = min(s.start_ns for s in slices), sorted({s.worker for s in slices})
+        of_hosts = {h.name: h.workers for h in events.hosts.values()} if isinstance(events, Trace) else {}
+        number = {worker: i for i, own in enumerate(of_hosts.values()) for worker in own}
+        rows = {worker: i for i, worker in enumerate(sorted(workers, key=lambda w: (number.get(w, len(number)), w)))}
+        hosts = {host: [rows[worker] for worker in own if worker in rows] for host, own in of_hosts.items()}
+        span = max(max(s.end_ns for s in slices) - start, 1)
+        return cls(name, slices, start, span, rows, {host: own for host, own in hosts.items() if own})
 
 
-def _chart(slices: Mapping[str, list[Slice]], title: str | None, labels: bool, width: float) -> Figure:
+def _chart(events: Mapping[str, Iterable[Slice]], title: str | None, labels: bool, width: float) -> Figure:
+    slices = {name: list(own) for name, own in events.items()}
     _check(slices, width)
-    runs = [_Run.of(*item) for item in slices.items()]
+    runs = [_Run.of(name, own, slices[name]) for name, own in events.items()]
     n_rows = sum(len(run.rows) for run in runs)
     row = max(min(0.5, 10 / n_rows), 0.1)  # a thousand workers still make a picture
     top = 0.5 if title else 0.15
@@ -111,14 +122,19 @@ def _chart(slices: Mapping[str, list[Slice]], title: str | None, labels: bool, w
     figure = new_figure(width, height)
     longest = max(run.span_ns for run in runs)
     in_unit, unit = scaled(longest)
-    left, right, y = _LEFT / width, _RIGHT / width, height - top
+    names = [_short(host) for run in runs for host in run.hosts]
+    margin = _LEFT + (
+        max(_measure(name, _HOST_SIZE) for name in names) / 60 + 0.1 if names else 0.0
+    )  # bold: 60, not 72
+    left, right, y = margin / width, _RIGHT / width, height - top
     for run in runs:
         y -= row * len(run.rows) + (_HEAD if run.name else 0)
         axes = figure.add_axes((left, y / height, 1 - left - right, row * len(run.rows) / height))
         axes.set(xlim=(0, in_unit), ylim=(len(run.rows), 0))
         axes.tick_params(axis="x", labelbottom=run is runs[-1])
         _dress(axes, list(run.rows), row)
-        points = 72 * (width - _LEFT - _RIGHT) / in_unit
+        _name_hosts(axes, run.hosts, row, margin / (width - margin - _RIGHT))
+        points = 72 * (width - margin - _RIGHT) / in_unit
         _draw(axes, run, longest / in_unit, points, row * 72 if labels else None)
     figure.axes[-1].set_xlabel(f"time [{unit.replace('us', 'µs')}]")
     _legend(figure, [s for run in runs for s in run.slices])
@@ -160,6 +176,29 @@ def _dress(axes: Axes, workers: list[int], row: float) -> None:
     axes.spines[["top", "right", "left"]].set_visible(False)
     for line in range(1, len(workers)):
         axes.axhline(line, color="#DDDDDD", linewidth=0.6, zorder=0)
+
+
+def _name_hosts(axes: Axes, hosts: Mapping[str, list[int]], row: float, margin: float) -> None:
+    """Writes each host's name beside its workers, and draws a line between two hosts; `margin` as a part of the axes' width."""
+    for number, (name, rows) in enumerate(hosts.items()):
+        if len(rows) * row >= 0.12:
+            axes.text(
+                -0.95 * margin,
+                sum(rows) / len(rows) + 0.5,
+                _short(name),
+                transform=axes.get_yaxis_transform(),
+                va="center",
+                size=min(_HOST_SIZE, max(60 * row * len(rows), 6.5)),
+                weight="bold",
+                parse_math=False,
+            )
+        if number:
+            axes.plot([-0.95 * margin, 1], [rows[0]] * 2, color="#333333", lw=0.8, zorder=0.5, clip_on=False, transform=axes.get_yaxis_transform())  # fmt: skip
+
+
+def _short(name: str) -> str:
+    """A host's name, cut off if it is long."""
+    return name if len(name) <= _MOST_CHARACTERS else f"{name[: _MOST_CHARACTERS - 1]}…"
 
 
 Box = tuple[Slice, float, float, float, float]

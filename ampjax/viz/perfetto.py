@@ -83,7 +83,7 @@ def _names(trace: Trace, tracks: Tracks) -> Iterator[Event]:
             yield name("process_name", pid, 0, name=text)
             yield name("process_sort_index", pid, 0, sort_index=pid)
     for (worker, lane), tid in tracks.items():
-        yield name("thread_name", WORKERS, tid, name=f"worker {worker}" + (f", lane {lane + 1}" if lane else ""))
+        yield name("thread_name", WORKERS, tid, name=trace.worker_name(worker) + (f", lane {lane + 1}" if lane else ""))
         yield name("thread_sort_index", WORKERS, tid, sort_index=tid)
 
 

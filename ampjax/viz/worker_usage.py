@@ -21,6 +21,7 @@ MEANINGS = {
     "update": "update",
     "transfer": "transfer",
     "infer": "inference",
+    "rows": "waits for another host's rows",
     "join": "waits for a join",
     "throttled": "throttled (max_active_keys)",
     "policy": "held back by the policy",
@@ -66,7 +67,7 @@ def time_spent(trace: Trace, path: str | Path | None = None, *, title: str | Non
                 _percentage(axes, 100 * (left + part / 2), y, part, use)
             left += part
     shown = list(times)[:: max(1, round(0.17 / row))]
-    axes.set_yticks([list(times).index(worker) for worker in shown], [f"worker {worker}" for worker in shown])
+    axes.set_yticks([list(times).index(worker) for worker in shown], [trace.worker_name(worker) for worker in shown])
     axes.set(xlim=(0, 100), ylim=(len(times) - 0.45, -0.55))
     axes.set_xlabel(f"time [% of {duration(total)}]")
     axes.tick_params(axis="y", length=0)

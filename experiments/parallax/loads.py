@@ -16,12 +16,12 @@ import jax
 import numpy as np
 import optax
 
+from ampjax.cluster.hosts.resources import Machine, Resources
 from ampjax.data import zipf
 from ampjax.models import lm, nmt
 from ampjax.models.layers import functional
 from ampjax.models.layers.sampled_softmax import draw
 from ampjax.optim.split_rows import split_rows
-from ampjax.parallel.config.resources import Machine, Resources
 from ampjax.parallel.homes.placement import place_variables
 from ampjax.parallel.homes.row_homes import RowsAtServers, RowsOnEveryMachine
 from ampjax.parallel.homes.server_totals import ServerTotals

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 
+from ampjax.cluster.hosts.resources import Resources, find_resources
 from ampjax.errors import SettingsError
-from ampjax.parallel.config.resources import Resources, find_resources
 from experiments.parallax.measure import Timing, Turns
 from experiments.parallax.programs import can_be_processes, machines, make_all
 from experiments.parallax.workloads import Model, Sizes, workload

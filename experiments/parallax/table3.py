@@ -19,8 +19,8 @@ import optax
 from rich.console import Console
 
 import ampjax.parallel as px
+from ampjax.cluster.hosts.resources import Machine, Resources
 from ampjax.errors import SettingsError
-from ampjax.parallel.config.resources import Machine, Resources
 from ampjax.parallel.planning.transfer_costs import all_gather_bytes, all_reduce_bytes, server_bytes
 from ampjax.sparse.rewrite.unique_ids import padded_size
 from ampjax.utils.text_tables import compact

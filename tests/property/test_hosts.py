@@ -27,6 +27,7 @@ from support.laws import (
     wanted,
 )
 from support.models import model
+from support.traces import assert_agree
 
 import ampjax as amp
 
@@ -70,6 +71,9 @@ def test_a_recorded_run_gives_the_same_bits_on_any_number_of_hosts(name, tmp_pat
         assert [e.train for e in again.epochs] == [e.train for e in history.epochs]
         assert [e.valid for e in again.epochs] == [e.valid for e in history.epochs]
         assert {name for host in there.hosts for name in host.nodes} == set(here.params)
+        trace = amp.Trace()
+        there.fit(data, epochs=1, progress=False, trace=trace, record=tmp_path / "traced")
+        assert_agree(trace, tmp_path / "traced", there.plan)
         there.close()
         assert [host.state for host in there.hosts] == ["ended"] * n_hosts
 

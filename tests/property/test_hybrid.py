@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from support.effort import examples
 
 import ampjax.parallel as px
+from ampjax.cluster.hosts.resources import Machine, RemoteDevice, Resources
 from ampjax.optim import parameter_average
-from ampjax.parallel.config.resources import Machine, RemoteDevice, Resources
 from ampjax.testing.oracles import ORACLES
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers can't import a test

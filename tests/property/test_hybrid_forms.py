@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from support.effort import examples
 
 import ampjax.parallel as px
+from ampjax.cluster.hosts.resources import Machine, Resources
 from ampjax.errors import DataError, TableError
-from ampjax.parallel.config.resources import Machine, Resources
 
 F, V, D, EXAMPLES = 3, 40, 4, 8
 SHAPES = {"stack": (F, V, D), "wide": (F, V), "columns": (D, V), "words": (V, D), "rare": (12, D), "w": (D, 2)}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.effort import examples
 
 import ampjax.parallel as px
-from ampjax.parallel.config.resources import Machine, Resources
+from ampjax.cluster.hosts.resources import Machine, Resources
 
 ROWS, DIM, EXAMPLES, LENGTH, RATE = 40, 3, 8, 5, 0.1
 

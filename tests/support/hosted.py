@@ -1,11 +1,13 @@
 """Runs on hosts: the same trainer in this process and on hosts that are threads of it."""
 
+import threading
 from contextlib import contextmanager
 
 import jax
 import numpy as np
 
 import ampjax as amp
+from ampjax.engine.executor import Executor
 from ampjax.engine.parameters import NodeTraining
 from ampjax.hosts.hosts import Hosts
 from ampjax.hosts.in_threads import start_threads
@@ -26,14 +28,16 @@ def on_hosts(engine, n_hosts, params, tx=None):
 
     s, n_spaces = engine.schedule.settings, max(engine.plan.spaces) + 1
     training = dict.fromkeys(engine.graph.parameterised, NodeTraining(tx or FROZEN, s.gradient))
+    hosts = Hosts(min(n_hosts, n_spaces), "threads", n_spaces)
     placed = (
         engine.plan.worker_of,
         engine.plan.spaces,
         s.fuse,
-        Hosts(min(n_hosts, n_spaces), "threads", n_spaces).host_of_space,
+        hosts.host_of_space,
     )
     values = jax.tree.map(np.asarray, params), training, engine.scheduler.settings.stashed
-    engine.executor = start_threads(HostProgram(engine.graph, *placed, *values), engine.plan, jax.devices()[:1])
+    program = HostProgram(engine.graph, *placed, *values)
+    engine.executor = start_threads(program, engine.plan, hosts, jax.devices()[:1])
     try:
         yield
     finally:
@@ -43,3 +47,26 @@ def on_hosts(engine, n_hosts, params, tx=None):
 def assert_same(one, other):
     """Both have the same bits."""
     jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def pipeline():
+    """Two nodes whose accumulated gradients count their rows."""
+    with amp.Graph() as g:
+        x = amp.pump("x", shape=())
+        y = amp.ppt("a", lambda p, v: p + v, params=lambda key: np.float32(0.0))(x)
+        amp.loss("loss", lambda v: v)(amp.ppt("b", lambda p, v: p + v, params=lambda key: np.float32(0.0))(y))
+    return g
+
+
+def fails_once(monkeypatch, host, after):
+    """Lets a host's executor fail, once, after so many calls."""
+    run, left = Executor.run, [after]
+
+    def run_or_fail(self, launches):
+        if threading.current_thread().name == f"ampjax host {host}":
+            left[0] -= 1
+            if left[0] == 0:
+                raise ZeroDivisionError("a body's own mistake")
+        return run(self, launches)
+
+    monkeypatch.setattr(Executor, "run", run_or_fail)

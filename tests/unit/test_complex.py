@@ -8,8 +8,8 @@ import pytest
 
 import ampjax as amp
 import ampjax.parallel as px
+from ampjax.cluster.hosts.resources import Machine, Resources
 from ampjax.errors import SettingsError, TableError
-from ampjax.parallel.config.resources import Machine, Resources
 from ampjax.sparse import Table
 from ampjax.testing import compare
 from ampjax.testing.engine_run import outputs_apart

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ampjax.cluster.hosts.job import Job
+from ampjax.cluster.hosts.launcher import Launcher
+from ampjax.cluster.hosts.local_launcher import LocalLauncher
 from ampjax.cluster.wire.zmq_wire import LOOPBACK
 from ampjax.errors import HostError
 
@@ -108,6 +110,20 @@ class RayLauncher:
                 self._group = None
             if self._is_ours:
                 self._ray.shutdown()
+
+
+def launcher_for(addresses: Sequence[str]) -> Callable[[], Launcher]:
+    """Makes who starts processes at some addresses.
+
+    Args:
+      addresses: By process.
+
+    Returns:
+      A function that makes a launcher: this machine's if all are here, and Ray's for any other.
+    """
+    if all(is_here(address) for address in addresses):
+        return LocalLauncher
+    return lambda: RayLauncher("auto", places=addresses)
 
 
 def is_here(place: str) -> bool:

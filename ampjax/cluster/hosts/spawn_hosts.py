@@ -49,7 +49,8 @@ class HostOptions:
 
     Args:
       names: Their names; `host-0`, `host-1`, … if none are given.
-      devices: How many devices each must have, 0 for any number. On CPUs that many are made.
+      devices: How many devices each must have, 0 for any number; or how many of each. On CPUs that many are made, on each as many as on
+        any.
       environment: Variables of their environment besides this process's.
       digest: What the run's settings are, in short; a host with another one is refused.
       epoch: The run's epoch. What hosts of another one send is refused.
@@ -61,7 +62,7 @@ class HostOptions:
     """
 
     names: tuple[str, ...] = ()
-    devices: int = 0
+    devices: int | tuple[int, ...] = 0
     environment: Mapping[str, str] = field(default_factory=dict)
     digest: str = ""
     epoch: int = 0
@@ -185,6 +186,7 @@ def spawn(
     try:
         channels = [wire.listen(name) for name in names]
         window = options.window.messages, options.window.nbytes, options.window.warn_after_s
+        devices = options.devices if isinstance(options.devices, tuple) else (options.devices,) * n
         text_keys = keys.public.decode(), keys.secret.decode()
         jobs = [
             Job(
@@ -195,7 +197,7 @@ def spawn(
                 text_keys,
                 options.epoch,
                 options.digest,
-                options.devices,
+                devices[i],
                 window,
                 (options.patience.silence_s, options.patience.connect_s),
             )
@@ -220,7 +222,8 @@ def spawn(
 
 
 def _environment(options: HostOptions) -> dict[str, str]:
-    made = {"JAX_NUM_CPU_DEVICES": str(options.devices)} if options.devices else {}
+    most = max(options.devices) if isinstance(options.devices, tuple) else options.devices
+    made = {"JAX_NUM_CPU_DEVICES": str(most)} if most else {}
     return {**made, **options.environment}
 
 

@@ -34,6 +34,16 @@ class Channel(Protocol):
         """The name of who is at the other end."""
         ...
 
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes of all messages that this end has sent, headers included; what is sent again is not counted again."""
+        ...
+
+    @property
+    def bytes_received(self) -> int:
+        """Bytes of all messages that have come from the other end, headers included."""
+        ...
+
     def send(self, message: Message) -> None:
         """Sends a message; waits while the window is full.
 

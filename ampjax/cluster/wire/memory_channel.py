@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ampjax.cluster.wire.channel import Window
-from ampjax.cluster.wire.message import Message, decode, encode
+from ampjax.cluster.wire.message import Message, decode, encode, nbytes_of
 from ampjax.cluster.wire.waker import Waker
 from ampjax.errors import HostDiedError
 
@@ -23,12 +23,14 @@ class _Way:
       wakers: Of each thread that waits for one.
       is_open: Whether both ends are.
       sequence: The number of the last message.
+      nbytes: Bytes of all messages so far, headers included.
     """
 
     messages: deque[Message] = field(default_factory=deque)
     waker: Waker = field(default_factory=Waker)
     is_open: bool = True
     sequence: int = 0
+    nbytes: int = 0
 
 
 class MemoryChannel:
@@ -54,6 +56,16 @@ class MemoryChannel:
         """The name of the other end."""
         return self._peer
 
+    @property
+    def bytes_sent(self) -> int:
+        """See `Channel.bytes_sent`."""
+        return self._out.nbytes
+
+    @property
+    def bytes_received(self) -> int:
+        """See `Channel.bytes_received`. What has been sent is there at once."""
+        return self._in.nbytes
+
     def send(self, message: Message) -> None:
         """Sends a message; waits while the window is full.
 
@@ -66,13 +78,15 @@ class MemoryChannel:
         """
         with self._turn:
             way = self._out
-            copy, _, way.sequence = decode([bytes(frame) for frame in encode(message, 0, way.sequence + 1)])
+            frames = [bytes(frame) for frame in encode(message, 0, way.sequence + 1)]
+            copy, _, way.sequence = decode(frames)
             if not self._turn.wait_for(lambda: self._has_room(copy), self._window.warn_after_s):
                 warnings.warn(waits_long(self.peer, self._window), RuntimeWarning, stacklevel=2)
                 self._turn.wait_for(lambda: self._has_room(copy))
             if not way.is_open:
                 raise closed(self.name, self.peer)
             way.messages.append(copy)
+            way.nbytes += nbytes_of(frames)
             way.waker.wake()
             self._turn.notify_all()
 

@@ -122,6 +122,15 @@ def encode(message: Message, epoch: int, sequence: int) -> list[bytes | memoryvi
     return [b"".join(parts), *frames]
 
 
+def nbytes_of(frames: Sequence[bytes | memoryview]) -> int:
+    """Bytes of a message on the wire.
+
+    Args:
+      frames: What `encode` has made.
+    """
+    return sum(map(len, frames))
+
+
 def _described(kind: str, number: int, array: Any) -> bytes:
     where = f"message {kind!r}, array {number}"
     if not isinstance(array, np.ndarray):

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from ampjax.cluster.wire.channel import Window
 from ampjax.cluster.wire.link import Link, Verdict
 from ampjax.cluster.wire.memory_channel import closed, waits_long
-from ampjax.cluster.wire.message import Message, decode, encode
+from ampjax.cluster.wire.message import Message, decode, encode, nbytes_of
 from ampjax.cluster.wire.waker import Waker
 from ampjax.cluster.wire.zmq_line import Line
 from ampjax.errors import HostDiedError, HostError, HostUnreachableError, WireError
@@ -71,6 +71,7 @@ class ZmqChannel:
         self._inbox: deque[Message] = deque()
         self._n_bad, self._failure, self._traceback = 0, "", ""
         self._repeats, self._is_heard = False, False
+        self._n_sent = self._n_received = 0  # bytes
         self._ended_at: float | None = None  # when it was first seen that the process at the other end has ended
         self.ending: Callable[[], str | None] = lambda: None
         """Says how the process at the other end has ended; None as long as it has not, or nobody knows."""
@@ -88,6 +89,16 @@ class ZmqChannel:
         """Where one end listens."""
         return self._line.address
 
+    @property
+    def bytes_sent(self) -> int:
+        """See `Channel.bytes_sent`."""
+        return self._n_sent
+
+    @property
+    def bytes_received(self) -> int:
+        """See `Channel.bytes_received`."""
+        return self._n_received
+
     # ---- what users call ---------------------------------------------------------------------------------------------
 
     def send(self, message: Message) -> None:
@@ -103,6 +114,7 @@ class ZmqChannel:
                 self._wait(lambda: self._link.has_room(message.nbytes), takes=False)
             frames = encode(message, self._link.epoch, self._link.next_sequence)
             self._link.sent(frames, message.nbytes)
+            self._n_sent += nbytes_of(frames)
             self._line.send(frames)
             self._pump()
 
@@ -275,6 +287,7 @@ class ZmqChannel:
         verdict = self._link.judge(epoch, sequence)
         if verdict is Verdict.NEXT:
             self._n_bad = 0
+            self._n_received += nbytes_of(frames)
             self._inbox.append(message)
         elif verdict is Verdict.AGAIN:
             self._repeats = True

@@ -94,7 +94,7 @@ def ppt(
     max_dispatch_size: int | None = None,
     weights: str | None = None,
     gradient: str | None = None,
-    worker: int | None = None,
+    worker: int | str | None = None,
     outputs: int = 1,
     join: Key = None,
     rng: bool = False,
@@ -113,7 +113,7 @@ def ppt(
       max_dispatch_size: Rows in one dispatch at most; by default the trainer's.
       weights: `current`, `stashed` or `estimated` parameters in the adjoint; by default the trainer's.
       gradient: `mean` or `sum` over the gradient rows; by default the trainer's.
-      worker: The worker that hosts the node; by default the affinity rule decides.
+      worker: The worker that hosts the node, or the name of its host; by default the affinity rule decides.
       outputs: Number of arrays that the body returns.
       join: What makes several inputs belong together: fields or a keying function; by default the whole state.
       rng: True if the body takes a keyword `key`: a PRNG key per message, the same in forward and backward, another in each epoch.
@@ -136,7 +136,7 @@ def npt(
     name: str,
     body: Callable[..., Any],
     *,
-    worker: int | None = None,
+    worker: int | str | None = None,
     max_dispatch_size: int | None = None,
     outputs: int = 1,
     join: Key = None,
@@ -147,7 +147,7 @@ def npt(
     Args:
       name: The node's name.
       body: `body(*inputs)`, on the payloads of one message.
-      worker: The worker that hosts the node; by default the affinity rule decides.
+      worker: The worker that hosts the node, or the name of its host; by default the affinity rule decides.
       max_dispatch_size: Rows in one dispatch at most; by default the trainer's.
       outputs: Number of arrays that the body returns.
       join: What makes several inputs belong together: fields or a keying function; by default the whole state.
@@ -164,7 +164,7 @@ def npt(
     return NodeBuilder(name, "NPT", parameterless(name, body, rng), options, outputs, join)
 
 
-def loss(name: str, body: Callable[..., Any], *, join: Key = None, worker: int | None = None) -> NodeBuilder:
+def loss(name: str, body: Callable[..., Any], *, join: Key = None, worker: int | str | None = None) -> NodeBuilder:
     """Makes a loss: the end of the forward pass and the start of the backward pass.
 
     Args:
@@ -172,7 +172,7 @@ def loss(name: str, body: Callable[..., Any], *, join: Key = None, worker: int |
       body: `body(*inputs)`: a scalar per message, or `(scalar, metrics)` with metrics `{name: scalar}` (averaged over messages)
         or `{name: (sum, count)}` (sums and counts added up, then divided).
       join: What makes the inputs belong together; by default the whole state.
-      worker: The worker that hosts it.
+      worker: The worker that hosts it, or the name of its host.
 
     Returns:
       The node; call it with the wires that feed it.

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
+from ampjax.cluster.hosts.resources import Resources
 from ampjax.devices.loss_collectives import AXIS
 from ampjax.devices.per_replica import replica_entry, replicate, shard_of, spread
 from ampjax.devices.random_keys import copy_leaf, data_of, wrapped_like
@@ -20,7 +21,6 @@ from ampjax.optim.split_transform import Split, Totals
 from ampjax.optim.split_update import Proposal, SharedPart
 from ampjax.optim.staleness_state import set_staleness
 from ampjax.parallel.config.leaf_paths import path_text
-from ampjax.parallel.config.resources import Resources
 from ampjax.parallel.homes.wire import Wire
 
 Tree = Any

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ampjax.parallel.config.resources import Resources
+from ampjax.cluster.hosts.resources import Resources
 from ampjax.parallel.homes.local_aggregation import share_ids
 from ampjax.parallel.homes.wire import Wire
 from ampjax.sparse.rewrite.unique_ids import UniqueRows

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ampjax.cluster.hosts.resources import Resources
 from ampjax.optim.row_rule import Values
-from ampjax.parallel.config.resources import Resources
 from ampjax.parallel.homes.row_homes import RowHome
 from ampjax.parallel.homes.wire import Wire
 from ampjax.sparse.table.pending_update import PendingUpdate

@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from ampjax.cluster.hosts.resources import Resources
 from ampjax.errors import TableError
 from ampjax.optim.row_rule import RowRule
 from ampjax.optim.split_rows import split_rows
 from ampjax.optim.split_transform import Split
 from ampjax.parallel.config.config import ParallaxConfig
 from ampjax.parallel.config.leaf_paths import names
-from ampjax.parallel.config.resources import Resources
 from ampjax.parallel.homes.all_homes import VariableHomes, naming_variable
 from ampjax.parallel.homes.column_reads import Readings
 from ampjax.parallel.homes.dense_homes import DenseAtServers, DenseHome, DenseOnDevices

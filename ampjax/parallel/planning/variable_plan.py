@@ -11,12 +11,12 @@ from typing import Any
 
 import jax
 
+from ampjax.cluster.hosts.resources import Resources
 from ampjax.devices.loss_collectives import AXIS
 from ampjax.errors import SettingsError
 from ampjax.parallel.config.config import ParallaxConfig
 from ampjax.parallel.config.leaf_paths import matches, names
 from ampjax.parallel.config.partitioner import Group, Partitioner, group_variables
-from ampjax.parallel.config.resources import Resources
 from ampjax.parallel.homes.placement import place_variables
 from ampjax.parallel.steps import batch_rows
 from ampjax.parallel.steps.step_programs import LossFn

@@ -15,8 +15,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from ampjax.cluster.hosts.resources import Resources
 from ampjax.errors import AmpError, ServerError
-from ampjax.parallel.config.resources import Resources
 from ampjax.parallel.homes.all_homes import naming_variable
 from ampjax.parallel.homes.dense_homes import DenseAtServers
 from ampjax.parallel.homes.row_homes import PulledRows, RowsAtServers

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
-from ampjax.cluster.hosts.launcher import Launcher
-from ampjax.cluster.hosts.local_launcher import LocalLauncher
 from ampjax.cluster.hosts.packed_programs import packed
-from ampjax.cluster.hosts.ray_launcher import RayLauncher, is_here
+from ampjax.cluster.hosts.ray_launcher import launcher_for
+from ampjax.cluster.hosts.resources import Resources
 from ampjax.errors import SettingsError
 from ampjax.parallel.config.config import ParallaxConfig
-from ampjax.parallel.config.resources import Resources
 from ampjax.parallel.workers.process_group import ProcessGroup
 
 
@@ -39,17 +36,3 @@ def process_group(resources: Resources, config: ParallaxConfig, loss_fn: Any, tx
     packed({"loss_fn": loss_fn, "tx": tx}, "the loss function and the optimizer")
     addresses = [resources.machines[machine].address for machine in (*resources.servers, *resources.homes)]
     return ProcessGroup(resources, launcher_for(addresses))
-
-
-def launcher_for(addresses: Sequence[str]) -> Callable[[], Launcher]:
-    """Makes who starts processes at some addresses.
-
-    Args:
-      addresses: By process.
-
-    Returns:
-      A function that makes a launcher: this machine's if all are here, and Ray's for any other.
-    """
-    if all(is_here(address) for address in addresses):
-        return LocalLauncher
-    return lambda: RayLauncher("auto", places=addresses)

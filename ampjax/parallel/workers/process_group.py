@@ -17,11 +17,11 @@ import jax
 
 from ampjax.cluster.hosts.launcher import Launcher
 from ampjax.cluster.hosts.packed_programs import packed
+from ampjax.cluster.hosts.resources import Resources
 from ampjax.cluster.hosts.spawn_hosts import HostOptions, Hosts, spawn
 from ampjax.cluster.wire.channel import wait_any
 from ampjax.cluster.wire.message import Message
 from ampjax.errors import AmpError, HostDiedError, HostError
-from ampjax.parallel.config.resources import Resources
 from ampjax.parallel.workers.lost_processes import RESTORE, cause_of
 from ampjax.parallel.workers.worker_main import main
 from ampjax.parallel.workers.worker_messages import TREES

@@ -153,7 +153,7 @@ def make_session(
         plan = plan_for(graph, s, tx, [worker % len(used) for worker in range(s.workers)])
         executor = make_executor(plan, s, tx, params or {}, used)
     else:
-        plan = plan_for(graph, s, tx, hosts.space_of_workers(s.workers))
+        plan = plan_for(graph, s, tx, hosts.space_of_workers(s.workers), hosts.workers_of_names(s.workers))
         executor = start_hosts(plan, s, tx, params or {}, hosts, used)
     scheduler = Scheduler(plan, control, s.check)
     orders, position = Orders(s.group_by_size), Position(s.seed)

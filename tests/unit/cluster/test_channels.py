@@ -59,6 +59,12 @@ def is_right(message, i):
 # ---- both kinds ------------------------------------------------------------------------------------------------------
 
 
+def assert_both_count_the_same(a, b):
+    """What one end has sent, headers included, is what the other has received."""
+    for one, other in ((a, b), (b, a)):
+        assert one.bytes_sent == other.bytes_received > sum(rows(i).nbytes for i in range(50))
+
+
 def test_messages_come_in_order_both_ways_at_once(pair):
     with pair(Window(messages=4)) as (a, b, _):
         right = []
@@ -74,6 +80,7 @@ def test_messages_come_in_order_both_ways_at_once(pair):
         [t.start() for t in threads]
         [t.join(30) for t in threads]
         assert right == 100 * [True]
+        assert_both_count_the_same(a, b)
 
 
 def test_a_sender_waits_while_the_window_is_full_and_warns(pair):
@@ -206,6 +213,7 @@ def test_a_bad_network_changes_no_number(fault):
         proxy,
     ):
         assert exchanged(a, b) == 120 * [True] and proxy.n_faults > 0
+        assert_both_count_the_same(a, b)
 
 
 @pytest.mark.full

@@ -56,6 +56,7 @@ def test_an_option_outside_what_it_can_be_is_refused(options: dict[str, Any], te
         ({"flops": np.inf}, "--flops: expected more than 0, and finite, got inf"),
         ({"rest": "measured"}, "--rest: expected --flops beside it, got `measured` alone"),
         ({"target": np.nan}, "--target: expected a number, got nan"),
+        ({"hosts": 2, "resources": Path("r")}, "--hosts, --resources: expected one of the two, got both, 2 and `r`"),
     ],
 )
 def test_run_checks_the_options_before_anything_else(options: dict[str, Any], text: str) -> None:

@@ -10,8 +10,8 @@ import optax
 import pytest
 
 import ampjax.parallel as px
+from ampjax.cluster.hosts.resources import find_resources
 from ampjax.errors import SettingsError
-from ampjax.parallel.config.resources import find_resources
 from experiments.__main__ import parse
 from experiments.bench import parallax as bench
 from experiments.bench import towers

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.pictures import WAYS, graph_after_a_run, looks, schedules, updates_of_a_run
+from experiments.pictures import WAYS, graph_after_a_run, looks, on_hosts, schedules, updates_of_a_run
 
 pytestmark = pytest.mark.full
 
@@ -30,3 +30,9 @@ def test_looks_at_a_run(tmp_path):
 def test_updates_of_a_run(tmp_path):
     updates_of_a_run(tmp_path / "lineage.svg", n=20)
     assert "linear1: " in (tmp_path / "lineage.svg").read_text(encoding="utf-8")
+
+
+def test_hosts(tmp_path):
+    on_hosts(tmp_path / "hosts.svg", tmp_path / "traffic.svg", width=10, kind="threads")
+    assert all(name in (tmp_path / "hosts.svg").read_text(encoding="utf-8") for name in ("host0", "host1", "worker 3"))
+    assert "driver" in (tmp_path / "traffic.svg").read_text(encoding="utf-8")

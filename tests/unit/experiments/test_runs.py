@@ -73,6 +73,16 @@ def test_list_reduction_leaves_its_files(tmp_path: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.full
+def test_a_run_on_the_machines_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "resources.yaml"
+    file.write_text("machines: [{host: left, devices: [0]}, {host: right, devices: [1]}]")
+    list_reduction.main(small(tmp_path, epochs=1, resources=file))
+    for name in ("gantt.png", "traffic.png"):
+        assert_png(tmp_path / "out" / name)
+    out = capsys.readouterr().out
+    assert "left (thread 0 of this process): 2 nodes with parameters;" in out and "right (thread 1" in out
+
+
 def test_json_is_appended_to_and_the_folder_starts_anew(tmp_path: Path) -> None:
     for _ in range(2):
         list_reduction.main(small(tmp_path, epochs=1))

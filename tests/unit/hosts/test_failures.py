@@ -1,40 +1,14 @@
 """What happens when a host fails: the driver raises an error that names it, nothing hangs, and what was carried out is counted."""
 
-import threading
-
 import numpy as np
 import optax
 import pytest
-from support.hosted import trainer
+from support.hosted import fails_once, pipeline, trainer
 
 import ampjax as amp
-from ampjax.engine.executor import Executor
 from ampjax.errors import HostError
 
 N = 60
-
-
-def pipeline():
-    """Two nodes whose accumulated gradients count their rows."""
-    with amp.Graph() as g:
-        x = amp.pump("x", shape=())
-        y = amp.ppt("a", lambda p, v: p + v, params=lambda key: np.float32(0.0))(x)
-        amp.loss("loss", lambda v: v)(amp.ppt("b", lambda p, v: p + v, params=lambda key: np.float32(0.0))(y))
-    return g
-
-
-def fails_once(monkeypatch, host, after):
-    """Lets a host's executor fail, once, after so many calls."""
-    run, left = Executor.run, [after]
-
-    def run_or_fail(self, launches):
-        if threading.current_thread().name == f"ampjax host {host}":
-            left[0] -= 1
-            if left[0] == 0:
-                raise ZeroDivisionError("a body's own mistake")
-        return run(self, launches)
-
-    monkeypatch.setattr(Executor, "run", run_or_fail)
 
 
 @pytest.mark.parametrize(("host", "after"), [(0, 1), (1, 3), (0, 8), (1, 20)])

@@ -13,6 +13,7 @@ import pytest
 from support.hosted import assert_same
 from support.models import model
 from support.processes import is_there
+from support.traces import assert_agree
 
 import ampjax as amp
 from ampjax.errors import HostError, SettingsError
@@ -31,16 +32,28 @@ def test_a_recorded_run_gives_the_same_bits_on_two_processes_and_a_dead_host_is_
     }
     here = amp.Trainer(graph, optax.adam(0.01), devices=jax.devices()[:1] * 2, **options)
     history = here.fit(data, data, epochs=2, progress=False, record=tmp_path / "run.trace")
-    there = amp.Trainer(graph, optax.adam(0.01), hosts=2, **options)
+    file = tmp_path / "resources.yaml"
+    file.write_text(
+        "machines: [{host: left, address: localhost, devices: [1]}, {host: right, address: localhost, devices: [0]}]"
+    )
+    there = amp.Trainer(graph, optax.adam(0.01), hosts=file, **options)
     processes = [state.process for state in there.hosts]
     again = amp.replay(tmp_path / "run.trace", there, data, data, progress=False)
     assert_same(there.params, here.params)
     assert [(e.train, e.valid) for e in again.epochs] == [(e.train, e.valid) for e in history.epochs]
-    assert all(state.bytes_sent and state.bytes_received for state in there.hosts)
+    assert [(state.name, bool(state.bytes_sent and state.bytes_received)) for state in there.hosts] == [
+        ("left", True),
+        ("right", True),
+    ]
+    trace = amp.Trace()
+    there.fit(data, epochs=1, progress=False, trace=trace, record=tmp_path / "traced")
+    assert_agree(trace, tmp_path / "traced", there.plan)
+    names = "driver", "left", "right"
+    assert set(trace.traffic) == {(one, other) for one in names for other in names if one != other}
 
     os.kill(processes[1], signal.SIGKILL)
     began = time.monotonic()
-    with pytest.raises(HostError, match="host1"):
+    with pytest.raises(HostError, match="right"):
         there.fit(data, epochs=100, progress=False)
     assert time.monotonic() - began < 2.0  # the promise to users
     assert [state.state for state in there.hosts] == ["running", "ended"]

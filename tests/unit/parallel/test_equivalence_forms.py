@@ -9,8 +9,8 @@ import optax
 import pytest
 
 import ampjax.parallel as px
+from ampjax.cluster.hosts.resources import Machine, Resources
 from ampjax.errors import EquivalenceError
-from ampjax.parallel.config.resources import Machine, Resources
 
 pytestmark = pytest.mark.slow
 

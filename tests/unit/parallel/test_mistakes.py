@@ -10,8 +10,8 @@ import optax
 import pytest
 
 import ampjax.parallel as px
+from ampjax.cluster.hosts.resources import Machine, Resources
 from ampjax.errors import AmpError, DataError, ParameterError, SettingsError, TableError
-from ampjax.parallel.config.resources import Machine, Resources
 from ampjax.sparse.rows.row_kernels import kernels_for
 
 pytestmark = pytest.mark.slow

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from support.effort import examples
 
 import ampjax.parallel as px
+from ampjax.cluster.hosts.resources import Machine, Resources
 from ampjax.errors import DataError, SettingsError, TableError
-from ampjax.parallel.config.resources import Machine, Resources
 from ampjax.parallel.series import SnapshotWarning
 from ampjax.sparse.table import table_files
 

@@ -7,8 +7,8 @@ import optax
 import pytest
 
 import ampjax.parallel as px
+from ampjax.cluster.hosts.resources import Machine, Resources
 from ampjax.errors import HostDiedError, SettingsError
-from ampjax.parallel.config.resources import Machine, Resources
 from ampjax.parallel.homes.column_reads import Readings
 from ampjax.parallel.planning.compiled_collectives import Collective, collectives
 from ampjax.parallel.runner_model import BuiltModel

@@ -10,8 +10,8 @@ import optax
 import pytest
 
 import ampjax.parallel as px
+from ampjax.cluster.hosts.resources import Machine, Resources
 from ampjax.errors import DataError, TableError
-from ampjax.parallel.config.resources import Machine, Resources
 from ampjax.parallel.runner_files import whole
 from ampjax.sparse.table import table_files
 

@@ -11,8 +11,8 @@ import optax
 import pytest
 
 import ampjax.parallel as px
+from ampjax.cluster.hosts.resources import Machine, Resources
 from ampjax.errors import ServerError, SettingsError
-from ampjax.parallel.config.resources import Machine, Resources
 from ampjax.parallel.homes.dense_homes import DenseOnDevices
 from ampjax.sparse import ServerProcesses
 

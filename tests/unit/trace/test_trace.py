@@ -118,7 +118,7 @@ def test_errors(tmp_path):
     ):
         Slice(0, "a", "update", 2, 1)
     with pytest.raises(
-        SettingsError, match=r"wait of worker 2, reason: expected one of join, throttled, .*, got 'bored'"
+        SettingsError, match=r"wait of worker 2, reason: expected one of rows, join, throttled, .*, got 'bored'"
     ):
         Wait(2, "bored", 0, 1)
     with pytest.raises(SettingsError, match="wait of worker 2: expected an end that is not before the start"):

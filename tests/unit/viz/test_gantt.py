@@ -6,7 +6,7 @@ from matplotlib.colors import to_hex
 
 from ampjax.errors import SettingsError
 from ampjax.trace.trace import Trace
-from ampjax.trace.trace_records import KINDS, Slice
+from ampjax.trace.trace_records import KINDS, Slice, TracedHost
 from ampjax.utils.colours import SLICES
 from ampjax.viz.gantt import gantt, gantts
 
@@ -121,6 +121,25 @@ def test_several_runs_share_the_time_axis_and_each_starts_at_its_own_start(tmp_p
     assert heights[0] == pytest.approx(2 * heights[1])
     assert first.get_position().y0 > second.get_position().y1
     assert "both" in (tmp_path / "g.svg").read_text()
+
+
+def test_the_workers_of_a_host_stand_together_beside_its_name():
+    trace = Trace(schedule(40, 4))
+    trace.add_host(TracedHost("left", "", (2, 0)))
+    trace.add_host(TracedHost("a-name-that-is-much-too-long", "", (1, 3)))
+    trace.add_host(TracedHost("idle", "", (4,)))
+    figure = gantt(trace)
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    ticks = [t.get_text() for t in axes.get_yticklabels()]
+    assert ticks == ["worker 0", "worker 2", "worker 1", "worker 3"]
+    names = {t.get_text(): t for t in axes.texts if t.get_weight() == "bold"}
+    assert {name: text.get_position()[1] for name, text in names.items()} == {"left": 1, "a-name-that-is-much-too…": 3}
+    labels = [t.get_window_extent() for t in axes.get_yticklabels()]
+    for text in names.values():
+        box = text.get_window_extent()
+        assert box.x0 >= 0 and not any(box.overlaps(label) for label in labels)
+    assert {s.worker for s in trace} == set(range(4)) and len(boxes(figure)) == 40
 
 
 def test_a_wider_chart_has_room_for_more_labels():

@@ -8,13 +8,14 @@ from support import runs
 
 from ampjax.errors import SettingsError
 from ampjax.trace.trace import Trace
-from ampjax.trace.trace_records import QueueSample, Slice
+from ampjax.trace.trace_records import QueueSample, Slice, TracedHost
 from ampjax.trace.usage import usage
 from ampjax.utils.colours import SLICES, WAITS
 from ampjax.viz.graphs.graph_picture import draw
 from ampjax.viz.graphs.message_flow import notes_of
 from ampjax.viz.queue_lengths import BINS, line_up, queues
 from ampjax.viz.staleness_histogram import mean, staleness
+from ampjax.viz.traffic import in_bytes, traffic
 from ampjax.viz.worker_usage import MEANINGS, time_spent
 
 PICTURES = {"time": time_spent, "queues": queues, "staleness": staleness}
@@ -73,6 +74,37 @@ def test_many_workers_still_make_a_picture():
     trace = Trace(Slice(w, "a", "forward", 0, 10 + w) for w in range(300))
     figure = time_spent(trace)
     assert figure.get_size_inches()[1] < 30 and len(figure.axes[0].get_yticklabels()) < 300
+
+
+def test_workers_are_named_with_their_hosts():
+    trace = Trace([Slice(0, "a", "forward", 0, 10), Slice(1, "a", "forward", 0, 10)])
+    trace.add_host(TracedHost("left", "", (1,)))
+    (axes,) = time_spent(trace).axes
+    assert [t.get_text() for t in axes.get_yticklabels()] == ["worker 0", "worker 1 on left"]
+
+
+# Bytes between hosts
+
+
+def test_a_cell_for_each_sender_and_receiver(tmp_path):
+    trace, sent = Trace(), {("driver", "h0"): 10, ("h0", "driver"): 2_345, ("h0", "h1"): 7_000_000, ("h1", "h0"): 0}
+    for ends, n in sent.items():
+        trace.add_traffic(*ends, n)
+    figure = traffic(trace, tmp_path / "t.svg", title="two hosts")
+    (axes,) = figure.axes
+    names = [t.get_text() for t in axes.get_xticklabels()]
+    assert names == [t.get_text() for t in axes.get_yticklabels()] == ["driver", "h0", "h1"]
+    cells = {(names[int(t.get_position()[1])], names[int(t.get_position()[0])]): t.get_text() for t in axes.texts}
+    assert cells == {(a, b): in_bytes(sent.get((a, b), 0)) for a in names for b in names if a != b}
+    assert cells["h0", "h1"] == "7 MB" and "two hosts" in (tmp_path / "t.svg").read_text()
+    assert axes.images[0].get_array()[1, 2] == 7e6 and axes.images[0].get_array().mask.diagonal().all()
+
+
+def test_traffic_of_one_process():
+    with pytest.raises(
+        SettingsError, match=r"traffic: expected a trace of a run on hosts, got one of a run in one process\. Trace"
+    ):
+        traffic(runs.rnn()[1])
 
 
 # Queues

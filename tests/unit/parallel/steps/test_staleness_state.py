@@ -10,9 +10,9 @@ import pytest
 
 import ampjax.parallel as px
 from ampjax import optim
+from ampjax.cluster.hosts.resources import Machine, Resources
 from ampjax.errors import TableError
 from ampjax.optim.staleness_state import keep_staleness_if_used, set_staleness
-from ampjax.parallel.config.resources import Machine, Resources
 
 PARAMS = {"table": np.linspace(-1, 1, 24, dtype=np.float32).reshape(12, 2), "w": np.array([0.5, -0.5], np.float32)}
 REMEDIES = {

@@ -7,8 +7,8 @@ import optax
 import pytest
 
 import ampjax.parallel as px
+from ampjax.cluster.hosts.resources import Machine, Resources
 from ampjax.errors import ParameterError
-from ampjax.parallel.config.resources import Machine, Resources
 
 pytestmark = pytest.mark.slow
 

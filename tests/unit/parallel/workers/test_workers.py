@@ -16,8 +16,8 @@ import pytest
 from support.processes import is_there
 
 import ampjax.parallel as px
+from ampjax.cluster.hosts.resources import Machine, Resources
 from ampjax.errors import HostDiedError, ParameterError, SettingsError, TableError
-from ampjax.parallel.config.resources import Machine, Resources
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers can't import a test
 TX = optax.chain(optax.clip_by_global_norm(0.2), optax.adam(0.1))

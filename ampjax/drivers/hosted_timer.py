@@ -1,0 +1,178 @@
+"""Watches a run whose dispatches are carried out by hosts, which time them; joins what hosts have measured with what was decided."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ampjax.drivers.tracer import Note, Tracer, add_dispatches
+from ampjax.engine.executor_protocol import AnyExecutor
+from ampjax.engine.timing import measured
+from ampjax.engine.timing.device_times import Costs, Issued, Times, Timing, place_in_time
+from ampjax.engine.timing.measured import MeasuredHost, RemoteTiming
+from ampjax.hosts.hosts import DRIVER
+from ampjax.sched.decisions.dispatch import UPDATE, Dispatch
+from ampjax.trace.instruments import Instrument
+from ampjax.trace.trace import Trace
+from ampjax.trace.trace_records import TracedHost
+
+
+class HostedTimer(Instrument):
+    """Watches a run in wall-clock time.
+
+    Args:
+      tracer: Records the run.
+      executor: Lets hosts carry dispatches out.
+      timing: Lets them time these.
+      every: Hosts time one dispatch in about so many; 1: all.
+    """
+
+    def __init__(self, tracer: Tracer, executor: AnyExecutor, timing: RemoteTiming, every: int):
+        self._tracer, self._executor, self._timing = tracer, executor, timing
+        self._latest: list[Dispatch] = []
+        self._notes: dict[int, tuple[Any, ...]] = {}
+        timing.begin(tracer.clock, every, tracer.trace.max_slices)
+        self._begin_ns = tracer.clock()
+
+    def decided(self, dispatch: Dispatch) -> None:
+        """Notes that a worker has got a dispatch.
+
+        Args:
+          dispatch: The dispatch.
+        """
+        self._tracer.begin(dispatch)
+
+    def after_changes(self, dispatches: Sequence[Dispatch]) -> None:
+        """Notes that dispatches have been sent to hosts.
+
+        Args:
+          dispatches: The dispatches.
+        """
+        self._latest += dispatches
+
+    def idle(self, worker: int) -> None:
+        """Notes why a worker has got nothing to do.
+
+        Args:
+          worker: Its number.
+        """
+        self._tracer.idle(worker)
+
+    def carried_out(self) -> None:
+        """Keeps what a trace needs of the latest dispatches."""
+        for dispatch in self._latest:
+            if len(self._notes) < self._tracer.trace.max_slices:
+                self._notes[dispatch.number] = self._tracer.note_parts(dispatch)
+            else:
+                self._tracer.trace.drop()
+        self._latest.clear()
+
+    def wait(self) -> None:
+        """Blocks until hosts have done what was sent to them."""
+        self._executor.fences.wait()
+
+    def finish(self) -> None:
+        """Takes what hosts have measured, and hands everything to the trace, which works the times out when it is read; `wait` first."""
+        self.carried_out()
+        trace, hosts = self._tracer.trace, self._timing.finish()
+        for host in hosts:
+            trace.add_host(TracedHost(host.name, host.place, host.workers, host.offset_ns, host.error_ns))
+            trace.add_traffic(DRIVER, host.name, host.received)
+            for other, n_bytes in host.sent.items():
+                trace.add_traffic(host.name, other, n_bytes)
+        trace.postpone(partial(_add, self._notes, hosts, self._begin_ns))
+        self._notes = {}
+
+
+def _add(told: Mapping[int, tuple[Any, ...]], hosts: Sequence[MeasuredHost], begin_ns: int, trace: Trace) -> None:
+    """Works out the times of a run's dispatches, and adds them to its trace."""
+    notes = {number: Note(*parts) for number, parts in told.items()}
+    found: list[tuple[Note, Times]] = []
+    for host in hosts:
+        own = {number: note for number, note in notes.items() if note.worker in host.workers}
+        found += _of_host(own, host, begin_ns)
+        for worker, begin, end in host.waits.tolist():
+            trace.add_wait(worker, "rows", begin, end)
+    trace.drop(len(notes) - len(found))
+    add_dispatches(trace, found)
+
+
+def _of_host(notes: Mapping[int, Note], host: MeasuredHost, begin_ns: int) -> list[tuple[Note, Times]]:
+    """The times of the dispatches of a host's workers. What was too much to be kept there is left out."""
+    numbers, issues = [], []
+    for row in host.launches.tolist():
+        if (note := notes.get(row[measured.NUMBER])) is not None:
+            numbers.append(row[measured.NUMBER])
+            issues.append(_issued(row, note))
+    by_worker: dict[int, list[int]] = defaultdict(list)
+    for place, number in enumerate(numbers):
+        by_worker[notes[number].worker].append(place)
+    costs, spans = Costs(issues), defaultdict[int, _Spans](_Spans)
+    for places in by_worker.values():
+        for place, times in zip(places, place_in_time([issues[p] for p in places], costs, host.done_ns), strict=True):
+            spans[numbers[place]].add(issues[place], times)
+    last = max(numbers, default=0) if host.n_dropped else max(notes, default=0)
+    ends = {
+        w: min([begin_ns, *(span[0] for n in numbers if notes[n].worker == w for span in spans[n].all)])
+        for w in host.workers
+    }
+    found = []
+    for number, note in notes.items():
+        if number <= last:
+            times = spans[number].times(ends[note.worker])
+            ends[note.worker] = times[3]
+            found.append((note, times))
+    return found
+
+
+def _issued(row: Sequence[int], note: Note) -> Issued:
+    """A launch as a host has measured it."""
+    stage, changes = row[measured.STAGE], bool(row[measured.CHANGES])
+    timing = None
+    if row[measured.IS_TIMED]:
+        costs = row[measured.KERNELS_TAKE], row[measured.CHANGES_TAKE]
+        timing = Timing(row[measured.IDLE], bool(row[measured.WAITED]), costs, bool(row[measured.COMPILED]))
+    work = (stage, note.direction, changes) if stage >= 0 else (stage, UPDATE, changes)
+    return Issued(work, note.rows if stage >= 0 else 0, row[measured.START], row[measured.CHANGES_AT], timing)
+
+
+@dataclass
+class _Spans:
+    """From when until when a dispatch's kernels ran, and its parameter changes; None for what its host did not have to do.
+
+    A host's changes may be several operations: they are one span.
+    """
+
+    kernels: tuple[int, int] | None = None
+    changes: tuple[int, int] | None = None
+
+    @property
+    def all(self) -> list[tuple[int, int]]:
+        """Those that there are."""
+        return [span for span in (self.kernels, self.changes) if span is not None]
+
+    def add(self, issued: Issued, times: Times) -> None:
+        """Adds a launch, or a change, that belongs to the dispatch.
+
+        Args:
+          issued: What it is.
+          times: When it ran.
+        """
+        stage, _, changes = issued.work
+        if stage >= 0:
+            self.kernels = times[:2]
+        if changes:
+            self.changes = self.changes[0] if self.changes is not None else times[2], times[3]
+
+    def times(self, before_ns: int) -> Times:
+        """When both ran; what was not there takes no time, and was when the other was, or else at once.
+
+        Args:
+          before_ns: The end of what the worker did before.
+        """
+        first = self.changes[0] if self.changes is not None else before_ns
+        kernels = self.kernels or (min(before_ns, first), min(before_ns, first))
+        return *kernels, *(self.changes or (kernels[1], kernels[1]))

@@ -1,0 +1,153 @@
+"""Works out when each launch ran on its device from those that were waited for.
+
+A launch that is timed starts on a device that has nothing left to do, and is waited for: it takes from when the host has issued it until
+its end. Every other one takes the median time of the timed ones of its stage, direction and size. It starts when the host has issued it and
+the one before has ended, since a device runs in order. Whenever a launch is timed, those since the last one are stretched or compressed,
+so that they end when the device was seen to be done with them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from statistics import median_low
+from typing import NamedTuple
+
+Times = tuple[int, int, int, int]
+"""When a launch's kernels start and end, and when its parameter changes do."""
+
+KernelKind = tuple[int, str, bool]
+"""A stage's number, a direction, and whether parameters change."""
+
+
+class Timing(NamedTuple):
+    """What was seen of a launch that was timed.
+
+    Args:
+      idle_ns: When everything before it had ended.
+      waited: Whether the device was at work until then; else it may have been idle for long.
+      costs: How long its kernels took, and its parameter changes.
+      compiled: Whether something was compiled for it, so that its time is no other's.
+    """
+
+    idle_ns: int
+    waited: bool
+    costs: tuple[int, int]
+    compiled: bool = False
+
+
+class Issued(NamedTuple):
+    """A launch that was issued.
+
+    Args:
+      work: What it runs.
+      rows: Rows of payload.
+      start_ns: When the host had issued its kernels.
+      changes_ns: When the host had issued its parameter changes.
+      timing: If it was timed, what came of it.
+    """
+
+    work: KernelKind
+    rows: int
+    start_ns: int
+    changes_ns: int
+    timing: Timing | None = None
+
+    @property
+    def size(self) -> int:
+        """Rows, in powers of two: launches are padded."""
+        return self.rows.bit_length()
+
+
+class Costs:
+    """How long launches take, by the median of those that were timed: of two the shorter, since what disturbs a timing makes it longer.
+
+    Args:
+      issues: Launches, some of them timed.
+    """
+
+    def __init__(self, issues: Iterable[Issued]):
+        found: dict[KernelKind, dict[int, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
+        for issue in issues:
+            if issue.timing is not None and not issue.timing.compiled:
+                found[issue.work][issue.size].append(issue.timing.costs)
+        self._costs = {
+            work: {
+                size: (median_low(k for k, _ in costs), median_low(c for _, c in costs))
+                for size, costs in sizes.items()
+            }
+            for work, sizes in found.items()
+        }
+        every = [cost for sizes in found.values() for costs in sizes.values() for cost in costs]
+        self._usual = median_low([k for k, _ in every] or [0]), median_low([c for _, c in every if c] or [0])
+
+    def of(self, issue: Issued) -> tuple[float, float]:
+        """What a launch costs.
+
+        Args:
+          issue: The launch.
+
+        Returns:
+          Nanoseconds of its kernels and of its parameter changes: the medians of its kind. If its size was never timed, those of the
+            nearest size;
+          if its stage was never timed with (or without) changes, those without (or with); else the medians of all.
+        """
+        stage, direction, changes = issue.work
+        for work in (issue.work, (stage, direction, not changes)):
+            if sizes := self._costs.get(work):
+                kernels, own = sizes.get(issue.size) or sizes[min(sizes, key=lambda size: abs(size - issue.size))]
+                return kernels, own if changes else 0.0
+        return self._usual[0], self._usual[1] if changes else 0.0
+
+
+def place_in_time(issues: Sequence[Issued], costs: Costs, done_ns: int) -> list[Times]:
+    """When each launch of one worker ran.
+
+    Args:
+      issues: All of them, in the order of issue.
+      costs: What they take.
+      done_ns: A time when all had ended.
+
+    Returns:
+      The times of each: in order, none overlapping, none before the host had issued it.
+    """
+    placed: list[Times] = []
+    part: list[Issued] = []
+    for issue in issues:
+        if issue.timing is not None and part:
+            placed += _fitted(part, costs, issue.timing.idle_ns, issue.timing.waited)
+            part = []
+        part.append(issue)
+    return placed + _fitted(part, costs, done_ns, False)
+
+
+def _fitted(part: Sequence[Issued], costs: Costs, end_ns: int, exact: bool) -> list[Times]:
+    """The times of some launches, the first of which may be timed, that end at `end_ns` or (not exact) before it."""
+    factor, times, busy_ns = 1.0, *_run(part, costs, 1.0)
+    for _ in range(4):  # with the factor it can change where the device is idle, so once may not be enough
+        over = times[-1][3] - end_ns if times else 0
+        if over == 0 or (over < 0 and not exact) or times[-1][3] == busy_ns:
+            break
+        factor *= max(end_ns - busy_ns, 0) / (times[-1][3] - busy_ns)
+        times, busy_ns = _run(part, costs, factor)
+    return [(min(a, end_ns), min(b, end_ns), min(c, end_ns), min(d, end_ns)) for a, b, c, d in times]
+
+
+def _run(part: Sequence[Issued], costs: Costs, factor: float) -> tuple[list[Times], int]:
+    """The times if what was not timed takes `factor` times its cost; and since when the device has been busy with that alone."""
+    times: list[Times] = []
+    free_ns = busy_ns = 0
+    for issue in part:
+        kernels, changes = issue.timing.costs if issue.timing else (factor * cost for cost in costs.of(issue))
+        start = max(free_ns, issue.start_ns)
+        between = start + int(kernels)
+        then = max(between, issue.changes_ns)
+        if then > between:
+            busy_ns = then
+        elif start > free_ns:
+            busy_ns = start
+        free_ns = then + int(changes)
+        if issue.timing is not None:
+            busy_ns = free_ns
+        times.append((start, between, then, free_ns))
+    return times, busy_ns

@@ -1,0 +1,106 @@
+"""Times launches where they are carried out, for a driver elsewhere. Keeps numbers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ampjax.engine.compilation import compilations
+from ampjax.engine.kernels.launch import Launch
+from ampjax.engine.timing import measured
+from ampjax.engine.timing.device_times import Timing
+from ampjax.engine.timing.sampler import LATEST_WIDTH, Sampler, WaitedFor
+
+_WIDTH = measured.COMPILED + 1
+
+
+class LaunchTimer:
+    """Notes when launches are carried out.
+
+    Args:
+      fences: Say how far this process's devices are.
+      clock: Gives the time, in nanoseconds.
+      every: About one launch in so many is timed; 1 times all.
+      most: So many launches are kept, at most.
+    """
+
+    def __init__(self, fences: WaitedFor, clock: Callable[[], int], every: int, most: int):
+        self._fences, self.clock, self._most, self._n_dropped = fences, clock, most, 0
+        self._sampler = Sampler(fences, clock, every)
+        self._rows: list[int] = []  # flat, like `_waits`: see decision 15
+        self._waits: list[int] = []
+
+    def wants(self, launch: Launch) -> bool:
+        """Whether a launch may be timed, and so must be the first of those that are issued together.
+
+        Args:
+          launch: The launch.
+        """
+        return self._sampler.wants(launch, self.clock())
+
+    def carry_out(self, launches: Sequence[Launch], run: Callable[[], int], change: Callable[[int], None]) -> None:
+        """Lets launches be issued, and notes when they were.
+
+        Args:
+          launches: Launches that coalesce.
+          run: Issues their kernels. Gives how many of the last one's parameter changes these make.
+          change: Issues the last one's other parameter changes, from one on.
+        """
+        self._sampler.before_kernels(launches)
+        n_changed = run()
+        self._sampler.after_kernels(launches)
+        change(n_changed)
+        self._sampler.after_changes(launches)
+
+    def read(self, launch: Launch, read: Callable[[], Any]) -> Any:
+        """Lets rows be read back, which waits for them, and notes how long it took.
+
+        Args:
+          launch: The launch, with the worker on whose device they are.
+          read: Reads them.
+
+        Returns:
+          What it gave.
+        """
+        self._fences.wait_for(launch.worker)
+        begin_ns, compiled = self.clock(), compilations()
+        rows = read()
+        end_ns = self.clock()
+        timing = Timing(begin_ns, True, (end_ns - begin_ns, 0), compilations() > compiled)
+        self._sampler.latest += launch, begin_ns, begin_ns, timing
+        return rows
+
+    def waited(self, worker: int, begin_ns: int) -> None:
+        """Notes that a worker has waited for another host's rows until now.
+
+        Args:
+          worker: Its number.
+          begin_ns: Since when.
+        """
+        if len(self._waits) < 3 * self._most:
+            self._waits += worker, begin_ns, self.clock()
+
+    def collect(self) -> None:
+        """Keeps what is needed of the latest launches, so that these can be forgotten."""
+        for launch, start_ns, changes_ns, timing in zip(*[iter(self._sampler.take())] * LATEST_WIDTH, strict=True):
+            if len(self._rows) >= _WIDTH * self._most:
+                self._n_dropped += 1
+                continue
+            self._rows += launch.number, launch.stage, bool(launch.changes), start_ns, changes_ns
+            if timing is None:
+                self._rows += (0,) * 6
+            else:
+                self._rows += 1, timing.idle_ns, timing.waited, *timing.costs, timing.compiled
+
+    def take(self) -> tuple[np.ndarray, np.ndarray, int]:
+        """Takes what was measured.
+
+        Returns:
+          `MeasuredHost.launches`, its `waits`, by this clock, and how many launches were not kept.
+        """
+        self.collect()
+        rows = np.array(self._rows, np.int64).reshape(-1, _WIDTH), np.array(self._waits, np.int64).reshape(-1, 3)
+        self._rows, self._waits = [], []
+        return *rows, self._n_dropped

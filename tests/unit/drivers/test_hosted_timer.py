@@ -1,0 +1,94 @@
+"""Traces of runs on hosts whose clocks are not the driver's; hosts are threads here."""
+
+import itertools
+import threading
+import time
+
+import numpy as np
+import optax
+import pytest
+from support.hosted import fails_once, pipeline, trainer
+from support.traces import assert_agree
+
+import ampjax as amp
+from ampjax.errors import HostError
+from ampjax.hosts import host as hosts
+
+N = 20
+DATA = [{"x": np.float32(i)} for i in range(N)]
+
+
+@pytest.fixture(scope="module")
+def there():
+    """`a` on one host, `b` and the loss on the other, one message a dispatch."""
+    options = {"affinity": {"a": 0, "b": 1, "loss": 1}, "fuse": False, "max_dispatch_size": 1}
+    made = trainer(pipeline(), optax.sgd(0.1), 2, 2, **options, min_update_interval=3, max_active_keys=4)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def odd_clocks(monkeypatch):
+    """Host 0's clock is three hours late and slow, host 1's an hour early and fast."""
+    clocks = {"ampjax host 0": (-3, 0.999), "ampjax host 1": (1, 1.002)}
+
+    def now_ns():
+        hours, speed = clocks[threading.current_thread().name]
+        return int(time.perf_counter_ns() * speed) + hours * 3_600_000_000_000
+
+    monkeypatch.setattr(hosts, "now_ns", now_ns)
+
+
+@pytest.mark.parametrize("every", [1, 8])
+def test_one_event_a_dispatch_in_order_by_the_drivers_clock(there, odd_clocks, every, tmp_path):
+    trace = amp.Trace(every=every)
+    there.fit(DATA, epochs=2, progress=False, trace=trace, record=tmp_path / "recording")
+    assert_agree(trace, tmp_path / "recording", there.plan)
+    assert {name: host.workers for name, host in trace.hosts.items()} == {"host0": (0,), "host1": (1,)}
+    assert len(trace.runs) == 2 and any(w.reason == "rows" for w in trace.waits)
+    trace.to_jsonl(tmp_path / "trace.jsonl")
+    assert amp.Trace.from_jsonl(tmp_path / "trace.jsonl") == trace
+
+
+def test_what_happens_on_two_hosts_is_in_the_order_of_cause_and_effect(there, odd_clocks):
+    """An instance goes through `a` on one host, to the other, through `b` and the loss there, and back."""
+    trace = amp.Trace(every=1)
+    there.fit(DATA, epochs=1, progress=False, trace=trace)
+    error = sum(host.error_ns for host in trace.hosts.values())
+    assert error < 50_000_000, "or this test says nothing; the clocks are hours apart"
+    for i in range(N):
+        way = sorted((s for s in trace if s.instances == (i,)), key=lambda s: (s.start_ns, s.end_ns))
+        kinds = [(s.node if s.kind != "transfer" else "", s.kind) for s in way]
+        forth = [("a", "forward"), ("", "transfer"), ("b", "forward"), ("loss", "forward")]
+        assert kinds == [*forth, ("b", "backward"), ("", "transfer"), ("a", "backward")]
+        assert all(after.start_ns >= before.end_ns - error for before, after in itertools.pairwise(way))
+
+
+def test_bytes_between_hosts_add_up_over_runs(there):
+    once, twice = amp.Trace(), amp.Trace()
+    for trace in (once, twice, twice):
+        there.fit(DATA, epochs=1, progress=False, trace=trace)
+    names = "driver", "host0", "host1"
+    assert set(once.traffic) == {(one, other) for one in names for other in names if one != other}
+    between = [("host0", "host1"), ("host1", "host0")]
+    for ends in between:  # a message for each instance, with a float in it
+        assert once.traffic[ends] == twice.traffic[ends] / 2 and once.traffic[ends] % N == 0
+        assert 4 < once.traffic[ends] / N < 100
+
+
+def test_no_more_is_kept_than_asked_for(there):
+    trace = amp.Trace(max_slices=6)
+    there.fit(DATA, epochs=1, progress=False, trace=trace)
+    assert 0 < len(trace) <= 6 and trace.n_dropped >= there.statistics.dispatches - 6
+
+
+def test_a_run_that_fails_leaves_a_trace_without_times_and_the_next_is_traced(there, monkeypatch, tmp_path):
+    trace = amp.Trace()
+    with monkeypatch.context() as patched:
+        fails_once(patched, 1, 3)
+        with pytest.raises(HostError, match="a body's own mistake"):
+            there.fit(DATA, epochs=1, progress=False, trace=trace)
+    assert not len(trace) and trace.n_dropped > 0 and len(trace.runs) == 1 and not trace.hosts
+    trace = amp.Trace()
+    there.fit(DATA, epochs=1, progress=False, trace=trace, record=tmp_path / "recording")
+    assert_agree(trace, tmp_path / "recording", there.plan)
