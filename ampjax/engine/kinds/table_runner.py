@@ -10,7 +10,7 @@ from ampjax.engine.arenas import Arenas
 from ampjax.engine.kernels import copy_kernels
 from ampjax.engine.kernels.coalescing import Coalesced
 from ampjax.engine.kernels.launch import Launch
-from ampjax.engine.kernels.weight_gradients import GradientConsumer
+from ampjax.engine.kernels.weight_gradients import ACCUMULATING, GradientConsumer
 from ampjax.engine.kinds.stage_arrays import StageArrays
 from ampjax.engine.kinds.stage_runner import Params, StageRunner
 from ampjax.engine.table_gradients import TableGradients
@@ -54,7 +54,7 @@ class TableRunner(StageRunner):
     ) -> Any:
         """Keeps the gradients of rows; ids have none."""
         (launch,) = launches
-        if not launch.n_rows:
+        if not launch.n_rows or consumer != ACCUMULATING:  # they are dropped, and ids have none
             return states
         gradients: TableGradients = states[0]
         slots, to = self._arrays.lines(launch)
