@@ -114,7 +114,8 @@ class Executor:
             launch.stage == before.stage != CHANGES_ONLY
             and launch.size == before.size
             and launch.direction == before.direction
-            and (launch.versions, launch.staleness, launch.dropped) == (before.versions, before.staleness, before.dropped)
+            and (launch.versions, launch.staleness, launch.dropped)
+            == (before.versions, before.staleness, before.dropped)
             and not (before.changes or before.drop or self._reads(before))
             and self._runners[launch.stage].can_coalesce(before, launch)
             and not (launch.changes and self.backward_runs.updates_at_once(launch))

@@ -194,7 +194,13 @@ def _has_more(launch: Launch) -> bool:
     """Whether a launch has anything that most have not."""
     parts = launch.sizes, launch.edges, launch.versions, launch.staleness
     has_parts = any(part is not None for part in parts)
-    return has_parts or launch.brings_updates or len(launch.dropped) > 0 or len(launch.seeds) > 0 or len(launch.scatter) > 0
+    return (
+        has_parts
+        or launch.brings_updates
+        or len(launch.dropped) > 0
+        or len(launch.seeds) > 0
+        or len(launch.scatter) > 0
+    )
 
 
 class _Reader:

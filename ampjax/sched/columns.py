@@ -15,7 +15,9 @@ N_DIRECTIONS = 3
 """Queue `N_DIRECTIONS * stage + direction` holds the messages that wait for a stage in one direction."""
 
 # `stages` int64: a line for each stage; pump `p` has line `-1 - p`.
-KIND, WORKER, N_PORTS, N_OUTPUTS, IS_TRANSFER, WORKERS_AHEAD, PARAMS, N_PARAMS, STASHES, DROPS, ASKS, RAGGED, SIZES = range(13)
+KIND, WORKER, N_PORTS, N_OUTPUTS, IS_TRANSFER, WORKERS_AHEAD, PARAMS, N_PARAMS, STASHES, DROPS, ASKS, RAGGED, SIZES = (
+    range(13)
+)
 """KIND: `COMPUTES`, `ENDS`, `GROUPS` or `PUMPS`.
 WORKER: The worker that runs it.
 N_PORTS: Its input ports.

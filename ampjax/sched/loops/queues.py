@@ -278,6 +278,23 @@ def is_dropped(t, node, age):
 
 
 @inner
+def differ(t, q):
+    """Tells whether some messages of a queue may not share a dispatch with its first one. Where none differ, the queue stays as it is.
+
+    Args:
+      t: The tables.
+      q: The queue, which is not empty.
+    """
+    head = np.int64(t.queues[q, c.HEAD])
+    v = np.int64(t.live[head, c.NEXT])
+    while v >= 0:
+        if not are_alike(t, q // c.N_DIRECTIONS, v, head):
+            return True
+        v = np.int64(t.live[v, c.NEXT])
+    return False
+
+
+@inner
 def put_alike_first(t, q):
     """Puts the first message, and those that may share a dispatch with it, before the others, as far as they fit one dispatch.
 

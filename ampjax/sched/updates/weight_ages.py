@@ -32,7 +32,11 @@ class WeightAges:
         self._estimating = set[int]()
         for stage in plan.stages:
             estimates = not set(estimated).isdisjoint(stage.params)
-            if stage.kind.is_dispatched and stage.outputs and (estimates or not stalest.keys().isdisjoint(stage.params)):
+            if (
+                stage.kind.is_dispatched
+                and stage.outputs
+                and (estimates or not stalest.keys().isdisjoint(stage.params))
+            ):
                 users = [node.params_name for node in stage.parameterised]
                 self._places[stage.number] = [(name, numbers[name], users.index(name)) for name in stage.params]
                 self._estimating |= {stage.number} if estimates else set()
