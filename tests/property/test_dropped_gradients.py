@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import chains, graphs
