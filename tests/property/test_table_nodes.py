@@ -68,11 +68,12 @@ SCHEDULES = schedules(sizes=(2,), workers=1, affinity="default")
     st.sampled_from([("async", 1), ("async", 3), ("async", 20), ("sync", 1), ("pipeline", 1)]),
     st.sampled_from(["mean", "sum"]),
     st.sampled_from(["current", "stashed", "estimated"]),
+    st.sampled_from([None, 0]),
 )
-def test_training_is_that_of_the_dense_node_under_one_schedule(schedule, costs, name, mode, gradient, weights):
+def test_training_is_that_of_the_dense_node_under_one_schedule(schedule, costs, name, mode, gradient, weights, limit):
     (tx, rows), schedule = OPTIMIZERS[name], replace(schedule, costs=Costs(costs))
     graph, table = models.with_table(tx, weights=weights, mode=rows)
-    changed = {"mode": mode[0], "min_update_interval": mode[1], "gradient": gradient}
+    changed = {"mode": mode[0], "min_update_interval": mode[1], "gradient": gradient, "drop_staler_than": limit}
     ours = trainer_of(graph, schedule, tx, **changed)
     theirs = trainer_of(models.dense(weights=weights), schedule, tx, **changed)
     for _ in range(2):
@@ -80,7 +81,9 @@ def test_training_is_that_of_the_dense_node_under_one_schedule(schedule, costs, 
         assert losses[0] == pytest.approx(losses[1], rel=1e-4)
         one, other = (counts_of(trainer) for trainer in (ours, theirs))
         assert one == other  # updates, staleness, versions
-        assert sum(one["embed"]["histogram"]) == N_ROWS  # no gradient row is lost, none counted twice
+        assert (
+            sum(one["embed"]["histogram"]) + one["embed"]["dropped"] == N_ROWS
+        )  # no gradient row is lost, none counted twice
     assert table.version == sum(ours.session.scheduler.updates.versions[n] for n in ("embed",))
     for node, want in theirs.params.items():
         jax.tree.map(lambda p, w: np.testing.assert_allclose(p, w, rtol=1e-4, atol=1e-5), ours.params[node], want)
