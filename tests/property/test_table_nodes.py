@@ -91,6 +91,22 @@ def test_training_is_that_of_the_dense_node_under_one_schedule(schedule, costs, 
     np.testing.assert_allclose(ours.gradients["embed"][0], theirs.gradients["embed"][0], rtol=1e-4, atol=1e-5)
 
 
+@settings(max_examples=examples(8))
+@given(SCHEDULES, st.integers(0, 99), st.sampled_from([*OPTIMIZERS]), st.sampled_from(["mean", "sum"]))
+def test_either_choice_of_a_layer_trains_alike(schedule, costs, name, gradient):
+    """Updates at every gradient row that comes: rows in a table, and the same rows on the device."""
+    (tx, rows), schedule, found = OPTIMIZERS[name], replace(schedule, costs=Costs(costs)), []
+    ids = np.concatenate([instance["word"].payload for instance in DATA])
+    for threshold in (0.01, 2.0):
+        layer = amp.nn.choose_embed(models.VALUES, tx, ids, alpha_threshold=threshold, mode=rows)
+        trainer = trainer_of(models.build(layer), schedule, optax.sgd(0.1), min_update_interval=1, gradient=gradient)
+        trainer.fit(DATA, progress=False)
+        found.append((layer.host_table is not None, counts_of(trainer), trainer.params))
+    (one_is_table, one, left), (other_is_table, other, right) = found
+    assert not one_is_table and other_is_table and one == other
+    jax.tree.map(lambda p, w: np.testing.assert_allclose(p, w, rtol=1e-4, atol=1e-5), left, right)
+
+
 def counts_of(trainer):
     return {
         node: {name: np.asarray(value).tolist() for name, value in asdict(stats).items()}
