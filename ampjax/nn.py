@@ -180,7 +180,7 @@ class ChosenEmbed:
     """Rows in a table in host memory, or on the node's device: `choose_embed` makes it. Only for the body of a PPT, which needs no `tx`.
 
     Args:
-      values: The first rows, `[n_rows, *row]`.
+      values: The first rows, `[n_rows, *row]`; None if a table has them.
       tx: The optimizer of the rows, wherever they lie.
       alpha: The share of the rows that an update touches.
       why: Why they lie where they do.
@@ -206,7 +206,7 @@ class ChosenEmbed:
     @property
     def shape(self) -> tuple[int, ...]:
         """`[n_rows, *row]`."""
-        return tuple(self.values.shape)
+        return tuple(self.values.shape) if self.table is None else self.table.shape
 
     def init(self, key: jax.Array) -> jax.Array:
         """The rows: those of the table as they are now, else the first ones.
@@ -293,7 +293,7 @@ def choose_embed(
     room = payload_budget(jax.devices()[:1]) if device_bytes is None else device_bytes
     choice = table_or_dense(alpha, np.dtype(values.dtype), alpha_threshold, kept, room)
     table = Table(values, tx, **settings) if choice.is_table else None
-    return ChosenEmbed(values, tx, alpha, choice.why, table)
+    return ChosenEmbed(values if table is None else None, tx, alpha, choice.why, table)
 
 
 def _require_integers(where: str, ids: Any) -> None:

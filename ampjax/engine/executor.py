@@ -75,7 +75,8 @@ class Executor:
         stages = [
             stage for stage in plan.stages if stage.kind.is_dispatched and not devices.keys().isdisjoint(stage.spaces)
         ]
-        self._runners = {stage.number: make_runner(stage, self.arenas, self.losses) for stage in stages}
+        tables = {node: own.table for node, own in training.items() if own.table is not None}
+        self._runners = {stage.number: make_runner(stage, self.arenas, self.losses, tables) for stage in stages}
         self.backward_runs = BackwardRuns(self._runners, self.arenas, self.store)
         self._starts_backward = frozenset(stage.number for stage in stages if stage.kind.starts_backward)
         self.sinks = frozenset(stage.number for stage in stages if stage.kind.is_sink)

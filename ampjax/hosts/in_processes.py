@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from ampjax.cluster import HostContext, HostOptions, spawn
 from ampjax.cluster.hosts.launcher import Launcher
 from ampjax.hosts.connect import Running, connect
 from ampjax.hosts.hosted_executor import HostedExecutor
 from ampjax.hosts.hosts import Place
 from ampjax.hosts.make_host import BETWEEN_HOSTS, HostProgram
+from ampjax.ir.host_tables import SentTable
 from ampjax.plan.planner import Plan
 
 ONE_DEVICE = {"JAX_NUM_CPU_DEVICES": "1"}
 """A host has one device of its CPU, as memory spaces of one host need none of their own."""
 
 
-def start_processes(program: HostProgram, plan: Plan, launcher: Launcher | None = None) -> HostedExecutor:
+def start_processes(
+    program: HostProgram,
+    plan: Plan,
+    launcher: Launcher | None = None,
+    tables: Mapping[str, SentTable] = MappingProxyType({}),
+) -> HostedExecutor:
     """Starts a process for each host.
 
     Args:
       program: What hosts are made from.
       plan: The plan.
       launcher: Who starts them; None for this machine.
+      tables: The tables of nodes whose parameters are one, which travel to their hosts.
 
     Returns:
       The executor that lets them carry launches out; they end when it is closed.
@@ -43,4 +53,4 @@ def start_processes(program: HostProgram, plan: Plan, launcher: Launcher | None 
         alive = [lambda host=host: host.alive for host in hosts]
         return Running([host.channel for host in hosts], places, alive, hosts.close)
 
-    return connect(program, plan, start)
+    return connect(program, plan, start, tables)
