@@ -31,8 +31,8 @@ class HostedTable:
     def table(self) -> HostTable:
         """The driver's table, as the host's is now."""
         ((said, arrays),) = self._ask("table", known=self._known)
-        if said["names"]:
-            self._own.take_files(dict(zip(said["names"], arrays, strict=True)))
+        if said["files"]:
+            self._own.take_files(dict(zip(said["files"], arrays, strict=True)))
             self._known = said["version"]
         return self._own.table
 
@@ -63,7 +63,7 @@ class HostedTable:
         """
         files = self._own.as_files()
         arrays = [np.asarray(ids), np.asarray(rows), *files.values()]
-        self._ask("restore table", arrays, names=list(files), n_new=n_new)
+        self._ask("restore table", arrays, files=list(files), n_new=n_new)
         self._known = self._own.version
 
     def _ask(self, name: str, arrays: list[np.ndarray] | None = None, **values: object) -> list[tuple]:

@@ -110,7 +110,7 @@ def _restore(executor: Executor, names: Names, arrays: Arrays, nodes: list[str])
 def _table(executor: Executor, names: Names, arrays: Arrays, node: str, known: int) -> Answer:
     table = _sent(executor, node)
     files = {} if table.version == known else table.as_files()
-    return {"version": table.version, "names": list(files)}, list(files.values())
+    return {"version": table.version, "files": list(files)}, list(files.values())
 
 
 def _waiting(executor: Executor, names: Names, arrays: Arrays, node: str) -> Answer:
@@ -123,7 +123,7 @@ def _n_waiting(executor: Executor, names: Names, arrays: Arrays, node: str) -> A
 
 def _restore_table(executor: Executor, names: Names, arrays: Arrays, node: str, **said: Any) -> Answer:
     ids, rows, *files = arrays
-    _sent(executor, node).take_files(dict(zip(said["names"], files, strict=True)))
+    _sent(executor, node).take_files(dict(zip(said["files"], files, strict=True)))
     executor.store.tables[node].restore(ids, rows, said["n_new"])
     return None, ()
 

@@ -85,15 +85,14 @@ def _sent(node: str, table: HostTable) -> TravellingTable:
     Raises:
       GraphError: If it is not.
     """
-    settings = table.settings if isinstance(table, Table) else {"folder": None, "processes": None}
-    if not isinstance(table, Table) or settings["folder"] is not None or settings["processes"] is not None:
-        kept = (
-            type(table).__name__
-            if not isinstance(table, Table)
-            else "mapped files"
-            if settings["folder"]
-            else "server processes"
-        )
-        fix = "Make the table without `folder` and `processes`: its node's host keeps it. Or leave `hosts` out."
-        raise GraphError(f"node `{node}`, on hosts", "a table in this process's memory", kept, fix)
+    if not isinstance(table, Table):
+        raise _not_here(node, type(table).__name__)
+    for setting, where in (("folder", "in mapped files"), ("processes", "at server processes")):
+        if table.settings[setting] is not None:
+            raise _not_here(node, f"one {where}")
     return TravellingTable.of(table)
+
+
+def _not_here(node: str, got: str) -> GraphError:
+    fix = "Make a `Table` without `folder` and `processes`: the host of the node keeps its rows. Or leave `hosts` out."
+    return GraphError(f"node `{node}`, on hosts", "a table in this process's memory", got, fix)
