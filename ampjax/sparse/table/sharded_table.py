@@ -186,12 +186,6 @@ class Table:
         where = f"partitions {self.n_partitions}, servers {self.n_servers}"
         return f"Table({shape} {self.dtype}, {where}, {self._settings.mode}, version {self.version})"
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """In another process what stands for it: its rows stay here."""
-        from ampjax.sparse.table.travelling_table import TravellingTable  # it knows tables
-
-        return TravellingTable.of(self).__reduce__()
-
     # ---- rows out ----------------------------------------------------------------------------------------------------
 
     def pull(

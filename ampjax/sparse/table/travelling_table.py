@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -110,3 +111,11 @@ class TravellingTable:
 
     def __repr__(self) -> str:
         return repr(self.table) if self.table is not None else f"a table {list(self.shape)} in another process"
+
+
+def _pickled(table: Table) -> tuple[Any, ...]:
+    """What is pickled of a table, as a part of a graph that is sent to hosts: what stands for it."""
+    return TravellingTable.of(table).__reduce__()
+
+
+copyreg.pickle(Table, _pickled)  # pyright: ignore[reportArgumentType] - a tuple of a class and its arguments
