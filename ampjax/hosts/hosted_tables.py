@@ -34,6 +34,7 @@ class HostedTable:
         if said["files"]:
             self._own.take_files(dict(zip(said["files"], arrays, strict=True)))
             self._known = said["version"]
+        assert self._own.table is not None, "the driver's table has its rows"
         return self._own.table
 
     @property

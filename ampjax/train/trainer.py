@@ -177,7 +177,7 @@ class Trainer:
     def restart_hosts(self) -> None:
         """Starts new hosts in place of the present ones, for example after one has died.
 
-        The new hosts have the trainer's initial parameters, so `restore` a checkpoint afterwards. A `fit` with snapshots does all this itself.
+        The new hosts have the trainer's initial parameters, and tables as they are in this program, so `restore` a checkpoint afterwards. A `fit` with snapshots does all this itself.
 
         Raises:
           HostError: If one does not start.
