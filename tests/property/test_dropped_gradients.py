@@ -79,7 +79,7 @@ def run(seed, schedule, limits):
 cases, weights = st.integers(-100, 400), st.sampled_from(["current", "stashed", "estimated"])
 
 
-@settings(max_examples=examples(240))
+@settings(max_examples=examples(120))
 @given(cases, schedules(), weights, st.integers(1, 5), st.integers(0, 3), st.data())
 def test_what_is_too_stale_is_dropped_and_all_else_is_accumulated(seed, schedule, weights, interval, most, data):
     names = list(random_one(seed).graph.parameterised)
@@ -99,7 +99,7 @@ def test_what_is_too_stale_is_dropped_and_all_else_is_accumulated(seed, schedule
         assert_empty(engine)
 
 
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(60))
 @given(cases, schedules(min_update_interval=2))
 def test_a_limit_that_nothing_exceeds_changes_nothing(seed, schedule):
     with replayed("property.test_dropped_gradients.run", seed, schedule, None):
@@ -109,7 +109,7 @@ def test_a_limit_that_nothing_exceeds_changes_nothing(seed, schedule):
         assert repr(limited.scheduler.counts.read()) == repr(free.scheduler.counts.read())
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(24))
 @given(cases, schedules(min_update_interval=1), st.sampled_from(["pipeline", "sync"]))
 def test_where_the_controller_updates_nothing_is_dropped(seed, schedule, mode):
     schedule = replace(schedule, settings=replace(schedule.settings, mode=mode))
