@@ -15,7 +15,7 @@ from ampjax.errors import SettingsError
 from ampjax.plan.node_memory import bytes_with
 from ampjax.sparse.table.sharded_table import Table
 from ampjax.sparse.table.table_or_dense import ALPHA_THRESHOLD, table_or_dense, touched_share
-from ampjax.utils.setting_checks import at_least
+from ampjax.utils.setting_checks import at_least, integers
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class TableEmbed:
         Raises:
           SettingsError: If ids are no integers.
         """
-        _require_integers("TableEmbed", ids)
+        integers("TableEmbed, ids", jnp.result_type(ids))
         return params[ids]
 
 
@@ -232,7 +232,7 @@ class ChosenEmbed:
         Raises:
           SettingsError: If ids are no integers.
         """
-        _require_integers("ChosenEmbed", ids)
+        integers("ChosenEmbed, ids", jnp.result_type(ids))
         return params.at[ids].get(mode="clip")
 
     def __repr__(self) -> str:
@@ -281,7 +281,7 @@ def choose_embed(
     """
     at_least("ids_per_update", ids_per_update, 1)
     flat, n_rows = np.asarray(ids).reshape(-1), values.shape[0]
-    _require_integers("choose_embed", flat)
+    integers("choose_embed, ids", flat.dtype)
     if not flat.size or flat.min() < 0 or flat.max() >= n_rows:
         got = f"ids from {flat.min()} to {flat.max()}" if flat.size else "none"
         fix = "Pass those of the first instances, as they are pumped."
@@ -294,10 +294,3 @@ def choose_embed(
     choice = table_or_dense(alpha, np.dtype(values.dtype), alpha_threshold, kept, room)
     table = Table(values, tx, **settings) if choice.is_table else None
     return ChosenEmbed(values if table is None else None, tx, alpha, choice.why, table)
-
-
-def _require_integers(where: str, ids: Any) -> None:
-    """Raises a `SettingsError` unless ids are integers."""
-    if not jnp.issubdtype(jnp.result_type(ids), jnp.integer):
-        got = str(jnp.result_type(ids))
-        raise SettingsError(f"{where}, ids", "integers", got, 'Declare the pump with `dtype="int32"`.')
