@@ -201,7 +201,8 @@ def _choice(
 ) -> str:
     path = variable.path
     if path in tables:
-        return "table on every machine" if config.run_option == "ar" else "table at servers"
+        too_large = f": {homes[path].why}" if path in homes and homes[path].is_too_large else ""
+        return "table on every machine" if config.run_option == "ar" else f"table at servers{too_large}"
     home = "server" if config.dense_at_servers else "allreduce"
     if variable.sparse and _is_double(variable):
         return f"{home}: tables hold no rows of {variable.dtype}"

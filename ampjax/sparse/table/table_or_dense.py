@@ -17,10 +17,12 @@ class TableOrDense(NamedTuple):
     Args:
       is_table: Whether the rows go into a table.
       why: The reason, in a few words.
+      is_too_large: Whether the reason is the size.
     """
 
     is_table: bool
     why: str
+    is_too_large: bool = False
 
 
 def table_or_dense(
@@ -39,14 +41,14 @@ def table_or_dense(
       The choice, and why.
 
     >>> table_or_dense(0.02, np.dtype("float32"))
-    TableOrDense(is_table=True, why='alpha 0.02 is below 0.4')
+    TableOrDense(is_table=True, why='alpha 0.02 is below 0.4', is_too_large=False)
     """
     if dtype.itemsize > 4:
         return TableOrDense(False, f"tables hold no rows of {dtype}")
     if alpha < threshold:
         return TableOrDense(True, f"alpha {alpha:.3g} is below {threshold:g}")
     if room is not None and dense_bytes > room:
-        return TableOrDense(True, f"{dense_bytes:,} bytes do not fit into a device's {room:,}")
+        return TableOrDense(True, f"{dense_bytes:,} bytes do not fit into a device's {room:,}", True)
     return TableOrDense(False, f"alpha {alpha:.3g} is at least {threshold:g}")
 
 

@@ -15,11 +15,11 @@ FLOAT = np.dtype(np.float32)
 def test_rows_are_a_table_if_few_are_touched_or_they_do_not_fit(alpha, threshold, size, room):
     choice = table_or_dense(alpha, FLOAT, threshold, size, room)
     assert choice.is_table == (alpha < threshold or (room is not None and size > room))
-    assert ("below" in choice.why or "do not fit" in choice.why) == choice.is_table
+    assert ("below" in choice.why or choice.is_too_large) == choice.is_table
 
 
 def test_tables_hold_no_double_precision():
-    assert table_or_dense(0.0, np.dtype(np.float64)) == (False, "tables hold no rows of float64")
+    assert table_or_dense(0.0, np.dtype(np.float64)) == (False, "tables hold no rows of float64", False)
 
 
 def test_the_reasons():
