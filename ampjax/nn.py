@@ -7,9 +7,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import optax
 
+from ampjax.devices.memory_budget import payload_budget
 from ampjax.errors import SettingsError
+from ampjax.plan.node_memory import bytes_with
 from ampjax.sparse.table.sharded_table import Table
+from ampjax.sparse.table.table_or_dense import ALPHA_THRESHOLD, table_or_dense, touched_share
+from ampjax.utils.setting_checks import at_least, integers
 
 
 @dataclass(frozen=True)
@@ -165,7 +171,126 @@ class TableEmbed:
         Raises:
           SettingsError: If ids are no integers.
         """
-        if not jnp.issubdtype(jnp.result_type(ids), jnp.integer):
-            got = str(jnp.result_type(ids))
-            raise SettingsError("TableEmbed, ids", "integers", got, 'Declare the pump with `dtype="int32"`.')
+        integers("TableEmbed, ids", jnp.result_type(ids))
         return params[ids]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ChosenEmbed:
+    """Rows in a table in host memory, or on the node's device: `choose_embed` makes it. Only for the body of a PPT, which needs no `tx`.
+
+    Args:
+      values: The first rows, `[n_rows, *row]`; None if a table has them.
+      tx: The optimizer of the rows, wherever they lie.
+      alpha: The share of the rows that an update touches.
+      why: Why they lie where they do.
+      table: The table; None if the rows are on the device.
+    """
+
+    values: Any
+    tx: optax.GradientTransformation
+    alpha: float
+    why: str
+    table: Table | None = None
+
+    @property
+    def host_table(self) -> Table | None:
+        """The table, if there is one."""
+        return self.table
+
+    @property
+    def own_tx(self) -> optax.GradientTransformation:
+        """The optimizer of the node."""
+        return self.tx
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """`[n_rows, *row]`."""
+        return tuple(self.values.shape) if self.table is None else self.table.shape
+
+    def init(self, key: jax.Array) -> jax.Array:
+        """The rows: those of the table as they are now, else the first ones.
+
+        Args:
+          key: Not needed.
+
+        Returns:
+          `[n_rows, *row]`.
+        """
+        return jnp.asarray(self.values if self.table is None else self.table.dense())
+
+    def __call__(self, params: Any, ids: Any) -> Any:
+        """Looks rows up.
+
+        Args:
+          params: All rows, `[n_rows, *row]`.
+          ids: Integers `[...]`.
+
+        Returns:
+          `[..., *row]`.
+
+        Raises:
+          SettingsError: If ids are no integers.
+        """
+        integers("ChosenEmbed, ids", jnp.result_type(ids))
+        return params.at[ids].get(mode="clip")
+
+    def __repr__(self) -> str:
+        where = "on the device" if self.table is None else "a table in host memory"
+        return f"ChosenEmbed({list(self.shape)}, {where}: {self.why})"
+
+
+def choose_embed(
+    values: Any,
+    tx: optax.GradientTransformation,
+    ids: Any,
+    *,
+    ids_per_update: int = 1,
+    alpha_threshold: float = ALPHA_THRESHOLD,
+    device_bytes: int | None = None,
+    **settings: Any,
+) -> ChosenEmbed:
+    """Puts rows into a `TableEmbed`'s table or keeps them on the node's device, by the rule of `get_runner`: what updates touch, and the size.
+
+    Rows go into a table if an update of the node touches less than `alpha_threshold` of them, or if a device has no room for them, their
+    accumulated gradient and their optimizer state. Either way the node trains alike. One layer is for one node: nodes that are to share rows
+    need a `TableEmbed`, or `Embed` with `params_of`.
+
+    Args:
+      values: The first rows, `[n_rows, *row]`: see `Table`.
+      tx: The optimizer of the rows. For a table it must work row by row.
+      ids: Integers of any shape: rows in the order in which training reads them, for example those of the first instances.
+      ids_per_update: About how many ids an update contains: `min_update_interval` times the ids of a message.
+      alpha_threshold: From this share on rows stay on the device.
+      device_bytes: Bytes that the device has for nodes; by default half of the memory of the first device.
+      **settings: Those of the `Table`, if it is made: `mode`, `folder`, `partitions`, ...
+
+    Returns:
+      The layer; it says what was chosen, and why.
+
+    Raises:
+      SettingsError: If `ids` has no integers or ids that are no rows, or a number is out of its range.
+      TableError: If values, settings or the transform do not fit a table, and one is made.
+
+    >>> import numpy as np, optax
+    >>> layer = choose_embed(np.ones((1000, 8), np.float32), optax.adagrad(0.1), np.arange(60) % 30, ids_per_update=20)
+    >>> layer
+    ChosenEmbed([1000, 8], a table in host memory: alpha 0.02 is below 0.4)
+    >>> choose_embed(np.ones((40, 8), np.float32), optax.adagrad(0.1), np.arange(60) % 30, ids_per_update=20)
+    ChosenEmbed([40, 8], on the device: alpha 0.5 is at least 0.4)
+    """
+    at_least("ids_per_update", ids_per_update, 1)
+    flat, n_rows = np.asarray(ids).reshape(-1), values.shape[0]
+    integers("choose_embed, ids", flat.dtype)
+    if not flat.size or flat.min() < 0 or flat.max() >= n_rows:
+        got = f"ids from {flat.min()} to {flat.max()}" if flat.size else "none"
+        fix = "Pass those of the first instances, as they are pumped."
+        raise SettingsError("choose_embed, `ids`", f"rows in [0, {n_rows})", got, fix)
+    pieces = np.split(flat, range(ids_per_update, len(flat), ids_per_update))
+    alpha = touched_share([len(np.unique(piece)) for piece in pieces if len(piece) == len(pieces[0])], n_rows)
+    shape = jax.ShapeDtypeStruct(values.shape, values.dtype)
+    kept = bytes_with(lambda key: jnp.zeros(shape.shape, shape.dtype), tx)
+    room = payload_budget(jax.devices()[:1]) if device_bytes is None else device_bytes
+    choice = table_or_dense(alpha, np.dtype(values.dtype), alpha_threshold, kept, room)
+    table = Table(values, tx, **settings) if choice.is_table else None
+    return ChosenEmbed(values if table is None else None, tx, alpha, choice.why, table)

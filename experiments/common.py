@@ -73,6 +73,7 @@ class Options:
       max_active_keys: The most instances in flight.
       min_update_interval: The least number of gradient rows that a node accumulates before it updates; by default the experiment's choice.
       max_staleness: The largest staleness of a gradient that goes into an update, in versions; by default there is no bound.
+      drop_staler_than: The largest staleness of a gradient that is not dropped, in versions; by default none is dropped.
       weights: The parameters that backward passes use: the current ones, those of the forward pass, or an estimate of these.
       replicas: Copies of the layers that do most of the work; they share one network's other layers.
       copies: Copies of the whole network, each on a worker of its own.
@@ -105,6 +106,7 @@ class Options:
     max_active_keys: int = 16
     min_update_interval: int | None = None
     max_staleness: int | None = None
+    drop_staler_than: int | None = None
     weights: Literal["current", "stashed", "estimated"] = "current"
     replicas: int = 1
     copies: int = 1
@@ -145,6 +147,7 @@ class Options:
             max_active_keys=self.max_active_keys,
             min_update_interval=min_update_interval if self.min_update_interval is None else self.min_update_interval,
             max_staleness=self.max_staleness,
+            drop_staler_than=self.drop_staler_than,
             weights=self.weights,
             mode=self.mode,
             workers=self.workers,

@@ -25,7 +25,19 @@ def payload_budget(devices: Sequence[Any]) -> int:
     Returns:
       Bytes.
     """
-    return min(_bytes_of(device, devices) for device in devices) // 2
+    return device_bytes(devices) // 2
+
+
+def device_bytes(devices: Sequence[Any]) -> int:
+    """Bytes that the smallest of some devices has; CPU devices share the host's memory among them.
+
+    Args:
+      devices: JAX devices, at least one.
+
+    Returns:
+      Bytes.
+    """
+    return min(_bytes_of(device, devices) for device in devices)
 
 
 def _bytes_of(device: Any, devices: Sequence[Any]) -> int:

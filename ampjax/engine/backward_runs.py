@@ -11,7 +11,7 @@ from ampjax.engine.arenas import Arenas
 from ampjax.engine.kernels.coalescing import Coalesced
 from ampjax.engine.kernels.launch import Launch
 from ampjax.engine.kernels.stage_program import make_program
-from ampjax.engine.kernels.weight_gradients import ACCUMULATING, GradientConsumer, Updating
+from ampjax.engine.kernels.weight_gradients import ACCUMULATING, Accumulating, GradientConsumer, Updating
 from ampjax.engine.kinds.stage_runner import StageRunner
 from ampjax.engine.parameters import ParameterStore
 from ampjax.engine.touched_rows import table_ports
@@ -75,14 +75,15 @@ class BackwardRuns:
         elif launch.staleness is not None:
             params = tuple([store.params_before(*each) for each in zip(stage.params, launch.staleness, strict=True)])
         states = runner.backward(launches, params, consumer, states, scalars)
-        if consumer is ACCUMULATING:
+        accumulates = isinstance(consumer, Accumulating)
+        if accumulates:
             store.accumulators.update(zip(stage.params, states, strict=True))
         else:
             for node, (new, opt_state) in zip(stage.params, states, strict=True):
                 store.params[node], store.opt_state[node] = new, opt_state
         if launch.versions is not None and launches[-1].drop:
             del store.stash[stage.number, launch.versions]
-        return 0 if consumer is ACCUMULATING else len(launch.changes)
+        return 0 if accumulates else len(launch.changes)
 
     def _find_tables(self, stages: Sequence[Stage]) -> dict[int, list[tuple[str, int]]]:
         """The tables of each stage whose updates go over those rows that have got gradients, and the ports of the rows' numbers.
@@ -122,7 +123,7 @@ class BackwardRuns:
         """Keeps to which rows of tables launches give gradients."""
         for node, port in self._tables[stage.number]:
             numbers = self._arenas.host[stage.ports[port].arena]
-            for launch in launches:
+            for launch in launches if node not in launches[0].dropped else ():
                 self._store.add_rows(node, numbers[launch.in_rows[port]])
 
     def _consumer(self, stage: Stage, launch: Launch) -> tuple[GradientConsumer, tuple[Any, ...], np.ndarray | None]:
@@ -132,4 +133,6 @@ class BackwardRuns:
             scalars = [(updates[node].count, updates[node].mean_staleness) for node in stage.params]
             states = tuple([self._store.opt_state[node] for node in stage.params])
             return self._updating[stage.number], states, np.array(scalars, np.float32)
-        return ACCUMULATING, tuple([self._store.accumulators[node] for node in stage.params]), None
+        drops = tuple([node in launch.dropped for node in stage.params]) if launch.dropped else ()
+        consumer = Accumulating(drops) if drops else ACCUMULATING
+        return consumer, tuple([self._store.accumulators[node] for node in stage.params]), None

@@ -108,6 +108,9 @@ def ladders(
                 if _may_update(executor, scheduler, stage, idle):
                     updates = [Update(node, idle.n_rows) for node in stage.params]
                     jobs.append(partial(executor.warm, idle._replace(changes=updates, brings_updates=True), reads))
+                dropped = tuple([node for node in stage.params if node in scheduler.settings.stalest])
+                if dropped and direction == BACKWARD:  # most often all that may be dropped is dropped together
+                    jobs.append(partial(executor.warm, idle._replace(dropped=dropped), reads))
             yield Ladder(jobs, partial(scheduler.tables.cap, stage.number, direction, most))
 
 

@@ -76,7 +76,8 @@ class Executor:
         stages = [
             stage for stage in plan.stages if stage.kind.is_dispatched and not devices.keys().isdisjoint(stage.spaces)
         ]
-        self._runners = {stage.number: make_runner(stage, self.arenas, self.losses) for stage in stages}
+        tables = {node: own.table for node, own in training.items() if own.table is not None}
+        self._runners = {stage.number: make_runner(stage, self.arenas, self.losses, tables) for stage in stages}
         self.backward_runs = BackwardRuns(self._runners, self.arenas, self.store)
         self._starts_backward = frozenset(stage.number for stage in stages if stage.kind.starts_backward)
         self.sinks = frozenset(stage.number for stage in stages if stage.kind.is_sink)
@@ -115,7 +116,8 @@ class Executor:
             launch.stage == before.stage != CHANGES_ONLY
             and launch.size == before.size
             and launch.direction == before.direction
-            and (launch.versions, launch.staleness) == (before.versions, before.staleness)
+            and (launch.versions, launch.staleness, launch.dropped)
+            == (before.versions, before.staleness, before.dropped)
             and not (before.changes or before.drop or self._reads(before))
             and self._runners[launch.stage].can_coalesce(before, launch)
             and not (launch.changes and self.backward_runs.updates_at_once(launch))

@@ -11,8 +11,8 @@ from ampjax.engine.kernels.coalescing import Coalesced
 from ampjax.engine.kernels.edge_sizes import EdgeSizes
 from ampjax.engine.kernels.launch import Launch
 from ampjax.engine.loss_metrics import LossSums
-from ampjax.engine.table_gradients import TableGradients
 from ampjax.engine.timing.measured import RemoteTiming
+from ampjax.ir.host_tables import HostTable
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import ArenaKey
 from ampjax.sched.decisions.dispatch import Dispatch
@@ -21,6 +21,32 @@ from ampjax.sched.programs.feeds import Feed
 
 Trees = Mapping[str, Any]
 """A pytree of arrays for each node, by name."""
+
+
+class AnyTable(Protocol):
+    """A table in host memory, and the gradients that wait for its update (`engine.table_gradients.TableGradients`)."""
+
+    @property
+    def table(self) -> HostTable:
+        """As `TableGradients.table`, with the rows of now."""
+        ...
+
+    @property
+    def n_new(self) -> int:
+        """As `TableGradients.n_new`."""
+        ...
+
+    def joined(self) -> tuple[np.ndarray, np.ndarray]:
+        """As `TableGradients.joined`."""
+        ...
+
+    def dense(self) -> np.ndarray:
+        """As `TableGradients.dense`."""
+        ...
+
+    def restore(self, ids: np.ndarray, rows: np.ndarray, n_new: int) -> None:
+        """As `TableGradients.restore`; `table` is then the one to go on with."""
+        ...
 
 
 class AnyStore(Protocol):
@@ -42,7 +68,7 @@ class AnyStore(Protocol):
         ...
 
     @property
-    def tables(self) -> Mapping[str, TableGradients]:
+    def tables(self) -> Mapping[str, AnyTable]:
         """As `ParameterStore.tables`."""
         ...
 

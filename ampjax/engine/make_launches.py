@@ -54,7 +54,9 @@ class Launches:
             d.changes,
             bool(d.changes) and brings_updates(stage, d),
         )
-        return self._with_contents(launch, stage, d) if has_contents or d.versions or d.staleness else launch
+        return (
+            self._with_contents(launch, stage, d) if has_contents or d.versions or d.staleness or d.dropped else launch
+        )
 
     def _capacities_of(self, stage: int) -> tuple[int, ...]:
         """How many rows the arena of each output of a stage has now."""
@@ -81,6 +83,7 @@ class Launches:
             versions=d.versions,
             drop=bool(d.drop),
             staleness=d.staleness,
+            dropped=d.dropped,
         )
         if not stage.kind.reads_table:
             return launch

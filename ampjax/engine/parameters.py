@@ -80,7 +80,7 @@ class ParameterStore:
         self.tables = {
             node: TableGradients(own.table, own.gradient)
             for node, own in self.training.items()
-            if own.table is not None
+            if own.table is not None and node in params
         }
         self._handed_in: dict[str, dict[str, Any]] = {}
         self._updates: dict[str, Kernel] = {}

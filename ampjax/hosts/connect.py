@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from ampjax.cluster import Channel, Message
@@ -15,6 +15,7 @@ from ampjax.hosts.hosts import Place
 from ampjax.hosts.layout import HostLayout
 from ampjax.hosts.make_host import HostProgram
 from ampjax.hosts.operations import Names
+from ampjax.ir.host_tables import SentTable
 from ampjax.plan.planner import Plan
 
 START_S = 120.0
@@ -39,19 +40,28 @@ class Running(NamedTuple):
     end: Callable[[], None]
 
 
-def connect(program: HostProgram, plan: Plan, start: Callable[[], Running]) -> HostedExecutor:
+def connect(
+    program: HostProgram, plan: Plan, start: Callable[[], Running], tables: Mapping[str, SentTable]
+) -> HostedExecutor:
     """Makes the executor.
 
     Args:
       program: What the hosts are made from.
       plan: The plan.
       start: Starts hosts: now, and again if one has died.
+      tables: The tables of nodes whose parameters are one, which travel to their hosts.
 
     Raises:
       HostError: If a host does not start, or has another plan.
     """
     fleet = Fleet(plan, HostLayout(plan, program.host_of_space), lambda: _greeted(plan, start()))
-    return HostedExecutor(plan, fleet, HostedStore(fleet, program.params, program.training))
+    store = HostedStore(fleet, program.params, program.training, tables)
+    try:
+        store.send_tables()
+    except BaseException:
+        fleet.close()
+        raise
+    return HostedExecutor(plan, fleet, store)
 
 
 def _greeted(plan: Plan, running: Running) -> Ready:

@@ -165,6 +165,7 @@ class HostedExecutor:
         """
         self.readings.clear()
         self.fleet.restart()
+        self.store.send_tables()
         self.expect_edges(self._expected)
 
     def abandon(self) -> None:

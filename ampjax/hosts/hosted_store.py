@@ -9,7 +9,9 @@ import jax
 
 from ampjax.engine.parameters import NodeTraining
 from ampjax.hosts.fleet import Fleet
+from ampjax.hosts.hosted_tables import HostedTable
 from ampjax.hosts.questions import TREES, leaves_of, with_leaves
+from ampjax.ir.host_tables import SentTable
 from ampjax.optim.node_update import trainable
 
 
@@ -20,12 +22,26 @@ class HostedStore:
       fleet: The hosts.
       params: The parameters that hosts begin with, by node.
       training: How each node is trained.
+      tables: The tables of nodes whose parameters are one, in the driver's memory.
+
+    Attributes:
+      tables: The same on hosts, with the gradients that wait there.
     """
 
-    def __init__(self, fleet: Fleet, params: Mapping[str, Any], training: Mapping[str, NodeTraining]):
+    def __init__(
+        self,
+        fleet: Fleet,
+        params: Mapping[str, Any],
+        training: Mapping[str, NodeTraining],
+        tables: Mapping[str, SentTable],
+    ):
         self._fleet = fleet
+        self.tables = {node: HostedTable(fleet, node, table) for node, table in tables.items()}
         floats = {node: trainable(tree) for node, tree in params.items()}
-        states = {node: jax.eval_shape(training[node].tx.init, tree) for node, tree in floats.items()}
+        trained = {node: tree for node, tree in floats.items() if node not in tables}
+        states = dict.fromkeys(tables, ()) | {
+            node: jax.eval_shape(training[node].tx.init, tree) for node, tree in trained.items()
+        }
         of_kinds = zip(TREES, (params, states, floats), strict=True)
         self._like = {which: {n: jax.tree.structure(tree) for n, tree in trees.items()} for which, trees in of_kinds}
 
@@ -45,14 +61,14 @@ class HostedStore:
         return self._gathered("accumulators")
 
     @property
-    def tables(self) -> dict[str, Any]:
-        """No node's parameters are a table in host memory: `train.hosted` refuses these."""
-        return {}
-
-    @property
     def all_params(self) -> dict[str, Any]:
-        """The same as `params`."""
-        return self.params
+        """Parameters by node, with copies of all rows of tables."""
+        return self.params | {node: own.table.dense() for node, own in self.tables.items()}
+
+    def send_tables(self) -> None:
+        """Gives hosts that have just started the tables of the driver."""
+        for table in self.tables.values():
+            table.send()
 
     def set_params(self, node: str, params: Any) -> None:
         """Puts a node's parameters on its host.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import jax
 
 from ampjax.cluster import HostContext, HostOptions, spawn
@@ -9,19 +12,26 @@ from ampjax.hosts.connect import Running, connect
 from ampjax.hosts.hosted_executor import HostedExecutor
 from ampjax.hosts.hosts import Hosts, Place
 from ampjax.hosts.make_host import BETWEEN_HOSTS, HostProgram
+from ampjax.ir.host_tables import SentTable
 from ampjax.plan.planner import Plan
 
 ONE_DEVICE = {"JAX_NUM_CPU_DEVICES": "1"}
 """A host has one device of its CPU, as memory spaces of one host need none of their own."""
 
 
-def start_processes(program: HostProgram, plan: Plan, hosts: Hosts) -> HostedExecutor:
+def start_processes(
+    program: HostProgram,
+    plan: Plan,
+    hosts: Hosts,
+    tables: Mapping[str, SentTable] = MappingProxyType({}),
+) -> HostedExecutor:
     """Starts a process for each host.
 
     Args:
       program: What hosts are made from.
       plan: The plan.
       hosts: Which there are.
+      tables: The tables of nodes whose parameters are one, which travel to their hosts.
 
     Returns:
       The executor that lets them carry launches out; they end when it is closed.
@@ -51,4 +61,4 @@ def start_processes(program: HostProgram, plan: Plan, hosts: Hosts) -> HostedExe
         alive = [lambda host=host: host.alive for host in started]
         return Running(hosts.names, [host.channel for host in started], places, alive, started.close)
 
-    return connect(program, plan, start)
+    return connect(program, plan, start, tables)

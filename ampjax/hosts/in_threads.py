@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from ampjax.cluster import memory_pair
 from ampjax.devices.allreduce import Device
@@ -12,10 +13,17 @@ from ampjax.hosts.connect import Running, connect
 from ampjax.hosts.hosted_executor import HostedExecutor
 from ampjax.hosts.hosts import DRIVER, Hosts, Place
 from ampjax.hosts.make_host import BETWEEN_HOSTS, HostProgram
+from ampjax.ir.host_tables import SentTable
 from ampjax.plan.planner import Plan
 
 
-def start_threads(program: HostProgram, plan: Plan, hosts: Hosts, devices: Sequence[Device]) -> HostedExecutor:
+def start_threads(
+    program: HostProgram,
+    plan: Plan,
+    hosts: Hosts,
+    devices: Sequence[Device],
+    tables: Mapping[str, SentTable] = MappingProxyType({}),
+) -> HostedExecutor:
     """Starts a thread for each host.
 
     Args:
@@ -23,6 +31,7 @@ def start_threads(program: HostProgram, plan: Plan, hosts: Hosts, devices: Seque
       plan: The plan, which they share.
       hosts: Which there are.
       devices: The devices of hosts, in turn, unless `hosts` says which: all memory spaces of a host have one.
+      tables: The tables of nodes whose parameters are one, which travel to their hosts.
 
     Returns:
       The executor that lets them carry launches out; they end when it is closed.
@@ -47,4 +56,4 @@ def start_threads(program: HostProgram, plan: Plan, hosts: Hosts, devices: Seque
         places = [Place(f"thread {number} of this process", os.getpid()) for number in range(n)]
         return Running(names, [channel for channel, _ in drivers], places, [thread.is_alive for thread in threads], end)
 
-    return connect(program, plan, start)
+    return connect(program, plan, start, tables)

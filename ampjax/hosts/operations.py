@@ -29,7 +29,9 @@ up."""
 
 _CHANGES = (Update, Average, Contribute, Merge)
 _DIRECTION = {name: number for number, name in enumerate(DIRECTIONS)}
-_BRINGS_UPDATES, _SIZES, _EDGES, _RANDOM, _VERSIONS, _DROP, _STALENESS = (1 << n for n in range(7))
+_BRINGS_UPDATES, _SIZES, _EDGES, _RANDOM, _VERSIONS, _DROP, _STALENESS, _DROPPED, _INSTANCES = (
+    1 << n for n in range(9)
+)
 
 
 class Operation(NamedTuple):
@@ -172,9 +174,10 @@ class BatchWriter:
         """What of a launch is there that most have not."""
         edges = launch.edges
         there = launch.brings_updates, launch.sizes is not None, edges is not None, edges is not None and edges.random
-        parts = *there, launch.versions is not None, launch.drop, launch.staleness is not None
+        parts = *there, launch.versions is not None, launch.drop, launch.staleness is not None, bool(launch.dropped)
+        parts = *parts, launch.instances is not None
         some = sum(1 << bit for bit, is_there in enumerate(parts) if is_there)
-        return some | len(launch.scatter) << 8 | len(launch.seeds) << 16
+        return some | len(launch.scatter) << 9 | len(launch.seeds) << 17
 
     def _add_rare(self, launch: Launch) -> None:
         columns = [] if launch.sizes is None else [launch.sizes]
@@ -184,18 +187,28 @@ class BatchWriter:
         columns += [*launch.scatter, *launch.seeds]
         if launch.versions is not None:
             columns.append(np.array(launch.versions, np.int64))
+        if launch.instances is not None:
+            columns.append(launch.instances)
         self._head += map(np.size, columns)
         self._columns += columns
         if launch.staleness is not None:
             self._head.append(len(launch.staleness))
             self._floats += launch.staleness
+        if launch.dropped:
+            self._head += (len(launch.dropped), *[self._node[node] for node in launch.dropped])
 
 
 def _has_more(launch: Launch) -> bool:
     """Whether a launch has anything that most have not."""
-    parts = launch.sizes, launch.edges, launch.versions, launch.staleness
+    parts = launch.sizes, launch.edges, launch.versions, launch.staleness, launch.instances
     has_parts = any(part is not None for part in parts)
-    return has_parts or launch.brings_updates or len(launch.seeds) > 0 or len(launch.scatter) > 0
+    return (
+        has_parts
+        or launch.brings_updates
+        or len(launch.dropped) > 0
+        or len(launch.seeds) > 0
+        or len(launch.scatter) > 0
+    )
 
 
 class _Reader:
@@ -292,13 +305,14 @@ def _launch(read: _Reader, names: Names) -> Launch:
         capacities,
         changes,
     )
-    return launch._replace(**_rare(read, rare)) if rare else launch
+    return launch._replace(**_rare(read, rare, names)) if rare else launch
 
 
-def _rare(read: _Reader, flags: int) -> dict[str, object]:
-    n_scatter, n_seeds = flags >> 8 & 255, flags >> 16
-    sizes, edges, versions = flags & _SIZES, flags & _EDGES, flags & _VERSIONS
-    lengths = iter(read.numbers(bool(sizes) + 5 * bool(edges) + n_scatter + n_seeds + bool(versions)))
+def _rare(read: _Reader, flags: int, names: Names) -> dict[str, object]:
+    n_scatter, n_seeds = flags >> 9 & 255, flags >> 17
+    sizes, edges, versions, instances = flags & _SIZES, flags & _EDGES, flags & _VERSIONS, flags & _INSTANCES
+    singles = sum(map(bool, (sizes, versions, instances)))
+    lengths = iter(read.numbers(singles + 5 * bool(edges) + n_scatter + n_seeds))
 
     def column() -> np.ndarray:
         return read.column(next(lengths))
@@ -310,8 +324,10 @@ def _rare(read: _Reader, flags: int) -> dict[str, object]:
         "scatter": [column() for _ in range(n_scatter)],
         "seeds": [column().astype(np.uint32) for _ in range(n_seeds)],
         "versions": tuple(column().tolist()) if versions else None,
+        "instances": column() if instances else None,
         "drop": bool(flags & _DROP),
         "staleness": read.floats(*read.numbers(1)) if flags & _STALENESS else None,
+        "dropped": tuple([names.nodes[n] for n in read.numbers(*read.numbers(1))]) if flags & _DROPPED else (),
     }
 
 

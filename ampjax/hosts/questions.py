@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -18,6 +18,7 @@ from ampjax.engine.executor import Executor
 from ampjax.engine.kernels.edge_sizes import EdgeSizes
 from ampjax.engine.kernels.launch import Launch
 from ampjax.hosts.operations import Names, operations
+from ampjax.ir.host_tables import SentTable
 from ampjax.plan.stages import HOST
 from ampjax.sched.decisions.packs import PackMemory
 
@@ -108,6 +109,31 @@ def _restore(executor: Executor, names: Names, arrays: Arrays, nodes: list[str])
     return None, ()
 
 
+def _table(executor: Executor, names: Names, arrays: Arrays, node: str, known: int) -> Answer:
+    table = _sent(executor, node)
+    files = {} if table.version == known else table.as_files()
+    return {"version": table.version, "files": list(files)}, list(files.values())
+
+
+def _waiting(executor: Executor, names: Names, arrays: Arrays, node: str) -> Answer:
+    return None, executor.store.tables[node].joined()
+
+
+def _n_waiting(executor: Executor, names: Names, arrays: Arrays, node: str) -> Answer:
+    return executor.store.tables[node].n_new, ()
+
+
+def _restore_table(executor: Executor, names: Names, arrays: Arrays, node: str, **said: Any) -> Answer:
+    ids, rows, *files = arrays
+    _sent(executor, node).take_files(dict(zip(said["files"], files, strict=True)))
+    executor.store.tables[node].restore(ids, rows, said["n_new"])
+    return None, ()
+
+
+def _sent(executor: Executor, node: str) -> SentTable:
+    return cast(SentTable, executor.store.tables[node].table)
+
+
 def _losses(executor: Executor, names: Names, arrays: Arrays, train: bool) -> Answer:
     lines = executor.losses.take_lines(train)
     return list(lines), list(lines.values())
@@ -187,6 +213,10 @@ _ANSWERS: Mapping[str, Callable[..., Answer]] = {
     "trees": _trees,
     "set params": _set_params,
     "restore": _restore,
+    "table": _table,
+    "waiting": _waiting,
+    "n waiting": _n_waiting,
+    "restore table": _restore_table,
     "losses": _losses,
     "losses so far": _losses_state,
     "resume losses": _resume_losses,

@@ -1,7 +1,8 @@
-"""The protocol of tables in host memory whose rows are a node's parameters; `ampjax.sparse.table` implements it."""
+"""The protocols of tables in host memory whose rows are a node's parameters; `ampjax.sparse.table` implements them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,4 +36,26 @@ class HostTable(Protocol):
     @property
     def opt_state(self) -> Any:
         """A copy of the optimizer's state."""
+        ...
+
+
+class SentTable(HostTable, Protocol):
+    """A table that can be sent to another process, and brought from there."""
+
+    @property
+    def table(self) -> HostTable | None:
+        """The table itself; None where its rows are not."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """Updates so far."""
+        ...
+
+    def as_files(self) -> dict[str, np.ndarray]:
+        """All that it is: the bytes `[n]` of some files, by name."""
+        ...
+
+    def take_files(self, files: Mapping[str, np.ndarray]) -> None:
+        """Becomes what another one gave as files."""
         ...

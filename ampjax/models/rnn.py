@@ -11,6 +11,7 @@ from ampjax.ir.graph import Graph
 from ampjax.ir.wires import Wire
 from ampjax.models.layers.host_rows import table_of
 from ampjax.models.layers.losses import labelled_cross_entropy
+from ampjax.nn import ChosenEmbed
 from ampjax.sparse import Table
 
 
@@ -21,7 +22,7 @@ def list_reduction_rnn(
     whole: bool = False,
     copies: int = 1,
     *,
-    table: Table | None = None,
+    table: Table | ChosenEmbed | None = None,
 ) -> Graph:
     """Makes the vanilla RNN `h <- relu(linear1([embed(x_t); h]))` with a classifier on its last state.
 
@@ -35,7 +36,8 @@ def list_reduction_rnn(
       whole: Whether the whole sequence is pumped as one ragged message (figure 2), embedded row by row and ungrouped into its steps.
       copies: The number of copies of the whole network, each for some instances and on a worker of its own. The worker of a copy runs a
         whole step as one kernel, while `replicas` sends each step to another worker and back.
-      table: The embedding's rows `[N_TOKENS, hidden]`, in host memory and with an optimizer of their own; None keeps them on a device.
+      table: The embedding's rows `[N_TOKENS, hidden]`, in host memory and with an optimizer of their own; None keeps them on a device. Or what
+        `amp.nn.choose_embed` has chosen.
 
     Returns:
       The graph, with the parameterised nodes `embed`, `linear1` (or `linear1/0` ...) and `linear2`, and the loss `xent`

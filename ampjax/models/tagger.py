@@ -26,6 +26,7 @@ from ampjax.ir.state import State, StateFn
 from ampjax.ir.wires import Wire
 from ampjax.models.layers.host_rows import table_of
 from ampjax.models.tree_lstm import look_up
+from ampjax.nn import ChosenEmbed
 from ampjax.sparse import Table
 
 
@@ -70,7 +71,7 @@ def tagger(
     embedding_interval: int | None = None,
     copies: int = 1,
     *,
-    table: Table | None = None,
+    table: Table | ChosenEmbed | None = None,
 ) -> Graph:
     """Makes a tagger of sentences; the pumps are those of `ampjax.data.wikiner.SentenceInstances`.
 
@@ -85,7 +86,8 @@ def tagger(
       replicas: The number of copies of the two LSTM cells over words, each for some instances (figure 4b).
       embedding_interval: `min_update_interval` of the table of words; by default the trainer's.
       copies: The number of copies of the whole network, each for some instances and on a worker of its own.
-      table: The vectors of frequent words `[n_words, word]`, in host memory and with an optimizer of their own; None keeps them on a device.
+      table: The vectors of frequent words `[n_words, word]`, in host memory and with an optimizer of their own; None keeps them on a device. Or what
+        `amp.nn.choose_embed` has chosen.
 
     Returns:
       The graph, with the parameterised nodes `embed`, `char_embed`, `char_input`, `char_forward`, `char_backward`, `word_input`,

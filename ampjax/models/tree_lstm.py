@@ -22,6 +22,7 @@ from ampjax.ir.graph import Graph
 from ampjax.ir.wires import Wire
 from ampjax.models.layers.dropout import dropout
 from ampjax.models.layers.host_rows import table_of
+from ampjax.nn import ChosenEmbed
 from ampjax.sparse import Table
 
 
@@ -156,7 +157,7 @@ def tree_lstm(
     *,
     replicas: int = 1,
     copies: int = 1,
-    table: Table | None = None,
+    table: Table | ChosenEmbed | None = None,
 ) -> Graph:
     """Makes a Tree-LSTM that classifies every node of a tree; the pumps are those of `ampjax.data.sst.TreeInstances`.
 
@@ -173,7 +174,7 @@ def tree_lstm(
       replicas: The number of copies of `leaf` and of `branch`, each for some instances (figure 4b).
       copies: The number of copies of the whole network, each for some instances and on a worker of its own.
       table: The word vectors `[n_words, E]`, in host memory and with an optimizer of their own, in place of `vectors` and
-        `embedding_tx`; None keeps them on a device.
+        `embedding_tx`; None keeps them on a device. Or what `amp.nn.choose_embed` has chosen.
 
     Returns:
       The graph, with the parameterised nodes `embed`, `leaf` and `branch` (or `leaf/0` ...) and `classify`, the loss `xent` with the

@@ -39,12 +39,22 @@ def kept_bytes(
         init, own = node.op.body.init, (transforms or {}).get(name) or node.options.tx or default
         key = id(init), id(own)
         if key not in known:
-            known[key] = _bytes(init, own)
+            known[key] = bytes_with(init, own)
         sizes[name] = known[key]
     return sizes
 
 
-def _bytes(init: Callable[[jax.Array], Any], tx: optax.GradientTransformation) -> int:
+def bytes_with(init: Callable[[jax.Array], Any], tx: optax.GradientTransformation) -> int:
+    """Bytes of parameters, their accumulated gradients and their optimizer state.
+
+    Args:
+      init: From a PRNG key to parameters; it is not run.
+      tx: The optax transform.
+
+    Returns:
+      Bytes.
+    """
+
     def start(key: jax.Array) -> Any:
         params = init(key)
         return params, trainable(params), tx.init(trainable(params))

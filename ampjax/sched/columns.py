@@ -15,7 +15,9 @@ N_DIRECTIONS = 3
 """Queue `N_DIRECTIONS * stage + direction` holds the messages that wait for a stage in one direction."""
 
 # `stages` int64: a line for each stage; pump `p` has line `-1 - p`.
-KIND, WORKER, N_PORTS, N_OUTPUTS, IS_TRANSFER, WORKERS_AHEAD, PARAMS, N_PARAMS, STASHES, ASKS, RAGGED, SIZES = range(12)
+KIND, WORKER, N_PORTS, N_OUTPUTS, IS_TRANSFER, WORKERS_AHEAD, PARAMS, N_PARAMS, STASHES, DROPS, ASKS, RAGGED, SIZES = (
+    range(13)
+)
 """KIND: `COMPUTES`, `ENDS`, `GROUPS` or `PUMPS`.
 WORKER: The worker that runs it.
 N_PORTS: Its input ports.
@@ -25,6 +27,7 @@ WORKERS_AHEAD: Workers on the way from it to where its messages end, its own inc
 PARAMS: The line of `params` where its parameterised nodes begin.
 N_PARAMS: How many of these it has.
 STASHES: Whether a backward dispatch takes only messages that have seen the same parameter versions.
+DROPS: Whether a backward dispatch takes only messages whose gradients are dropped at the same nodes.
 ASKS: Whether a payload decides what its messages do next.
 RAGGED: Whether a message may hold any number of rows.
 SIZES: From here on the sizes that its dispatches are padded to, in rising order; zeros where they are not padded.
@@ -46,16 +49,17 @@ OF_INPUT, OF_OUTPUT = -1, -2
 """Values of `EDGE_TYPE`: as many rows as its stage's first port has; as many as its stage's outputs have (a node after a chain)."""
 
 # `nodes` int64: a line for each node that has parameters of its own.
-COUNT, VERSION, INTERVAL, STALENESS, MEETS, BUDGET, HELD_SINCE = range(7)
+COUNT, VERSION, INTERVAL, STALENESS, MEETS, BUDGET, STALEST, HELD_SINCE = range(8)
 """COUNT: Gradient rows since its last update.
 VERSION: Updates so far.
 INTERVAL: `min_update_interval`; `NEVER` if only the controller updates it.
 STALENESS: The summed staleness of the rows in `COUNT`.
 MEETS: Whether replicas may be averaged when it updates.
 BUDGET: `max_staleness`; `NO_BUDGET` if there is none.
+STALEST: `drop_staler_than`; `NO_BUDGET` if nothing is dropped.
 HELD_SINCE: The dispatch after which an update was due that is held back; 0 if none is.
 """
-UPDATES, STALE_SUM, STALE_MAX, HELD_UPDATES, HELD_FOR, HISTOGRAM = range(7, 13)
+UPDATES, STALE_SUM, STALE_MAX, HELD_UPDATES, HELD_FOR, HISTOGRAM = range(8, 14)
 """UPDATES: Statistics: updates.
 STALE_SUM: Statistics: the summed staleness of gradient rows.
 STALE_MAX: Statistics: the largest staleness.
@@ -65,12 +69,14 @@ HISTOGRAM: Statistics: from here on the gradient rows of each staleness.
 """
 N_BINS = 128
 """Columns of the histogram. The last one also counts all rows that are staler."""
-AWAITED = HISTOGRAM + N_BINS
+DROPPED_ROWS = HISTOGRAM + N_BINS
+"""Statistics: gradient rows that were dropped."""
+AWAITED = DROPPED_ROWS + 1
 """From here on, for a node with a budget `k`, how many messages that saw each of its latest `k + 1` versions owe it a gradient; a version stands at its remainder by `k + 1`."""
 NEVER = -1
 """The interval of nodes that only the controller updates."""
 NO_BUDGET = -1
-"""The budget of nodes whose gradients may be as stale as they come."""
+"""The budget and the limit of nodes whose gradients may be as stale as they come."""
 
 # `lines` int32: a line for each invocation of all programs.
 STAGE, ROW, OUT_ROWS, IN_ROWS, FIRST_INPUT, N_IN, FIRST_OUTPUT, N_OUT, OWED = range(9)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import ModuleType
 
 import numpy as np
@@ -13,6 +12,7 @@ from ampjax.sched.choosing.policy_numbers import BY_ASKING
 from ampjax.sched.choosing.ready_queues import NO_QUEUE, ReadyQueues
 from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
 from ampjax.sched.decisions.packs import PackMemory
+from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
 from ampjax.sched.make_dispatches import DecidedLines, Decisions, DispatchMaker
 from ampjax.sched.tables.plan_tables import lengthened
 from ampjax.sched.tables.program_store import ProgramStore
@@ -31,7 +31,7 @@ class Decider:
       queues: The queues, and the policy.
       rounds: The controller's parameter changes.
       loops: The compiled loops.
-      estimated: Nodes whose adjoint uses an estimate of the forward pass's parameters.
+      settings: The scheduler's.
     """
 
     def __init__(
@@ -42,10 +42,10 @@ class Decider:
         queues: ReadyQueues,
         rounds: UpdateRounds,
         loops: ModuleType,
-        estimated: Sequence[str] = (),
+        settings: SchedulerSettings,
     ):
         self._tables, self._queues, self._loops, self._pending = tables, queues, loops, rounds.changes
-        self._maker = DispatchMaker(plan, tables, store, rounds.replicas, estimated)
+        self._maker = DispatchMaker(plan, tables, store, rounds.replicas, settings)
         self._memory, self._time = PackMemory(), None
         self._lines, self._pack = np.zeros((2, c.DECIDED_FOR + 1), np.int64), np.zeros(1 << 16, np.int32)
         self._due = np.zeros((1 + 16 * len(plan.graph.parameterised), 4), np.int64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -11,12 +11,13 @@ from ampjax.plan.planner import Plan
 from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
 from ampjax.sched.decisions.parameter_changes import Change, Update
+from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
 from ampjax.sched.tables.program_store import ProgramStore
 from ampjax.sched.tables.scheduler_tables import SchedulerTables
 from ampjax.sched.updates.counters import edge_columns
-from ampjax.sched.updates.estimated_weights import WeightAges
 from ampjax.sched.updates.replica_sync import ReplicaGroups
 from ampjax.sched.updates.stashed_weights import WeightStashes
+from ampjax.sched.updates.weight_ages import WeightAges
 
 
 class _Queue(NamedTuple):
@@ -76,7 +77,7 @@ class DispatchMaker:
       tables: The tables.
       store: The programs.
       replicas: Which replicas are averaged when.
-      estimated: Nodes whose adjoint uses an estimate of the forward pass's parameters.
+      settings: Which nodes estimate their weights, and which drop gradients.
 
     Attributes:
       stashes: The parameter versions that messages in flight still need.
@@ -89,7 +90,7 @@ class DispatchMaker:
         tables: SchedulerTables,
         store: ProgramStore,
         replicas: ReplicaGroups,
-        estimated: Sequence[str] = (),
+        settings: SchedulerSettings,
     ):
         self._tables, self._store, self._replicas = tables, store, replicas
         self._nodes, self._edge_columns, self.stashes = (
@@ -99,7 +100,7 @@ class DispatchMaker:
         )
         stashed = tables.t.stages[:, c.STASHES] * (tables.t.stages[:, c.KIND] == c.COMPUTES)
         self._stashed = set(np.flatnonzero(stashed).tolist())
-        self._ages = WeightAges(plan, estimated, tables)
+        self._ages = WeightAges(plan, settings.estimated, settings.stalest, tables)
         special = self._edge_columns.keys() | self._stashed | self._ages.stages
         self._meets = set(np.flatnonzero(tables.t.nodes[:, c.MEETS]).tolist())
         self._queues: list[_Queue] = []
@@ -133,15 +134,15 @@ class DispatchMaker:
         return found
 
     def _completed(self, dispatch: Dispatch) -> Dispatch:
-        """A dispatch with its edges, versions and staleness."""
+        """A dispatch with its edges, versions, staleness, and what is dropped."""
         stage = dispatch.stage
         if stage in self._edge_columns:
             places = self._store.find(dispatch.lines)[0]
             edges = self._tables.t.edges[places, self._edge_columns[stage]].sum(axis=0)
             dispatch = dispatch._replace(edges=tuple(edges.tolist()))
-        if stage in self._stashed:
-            return self.stashes.with_versions(self._tables.t, dispatch)
-        return self._ages.with_staleness(dispatch) if stage in self._ages.stages else dispatch
+        if stage in self._ages.stages:
+            dispatch = self._ages.with_ages(dispatch)
+        return self.stashes.with_versions(self._tables.t, dispatch) if stage in self._stashed else dispatch
 
     def _changes(self, due: list[list[int]]) -> tuple[Change, ...]:
         """Updates that are due, and what follows them."""

@@ -83,7 +83,7 @@ class Scheduler:
         )
         store = self.admission.programs.store
         self.contents = DispatchContents(plan, store, self.admission.topologies, self.tables)
-        self._decider = Decider(plan, self.tables, store, self.queues, self.rounds, loops(), settings.estimated)
+        self._decider = Decider(plan, self.tables, store, self.queues, self.rounds, loops(), settings)
         self._log: DispatchLog[Dispatch] = DispatchLog(settings.history)
 
     # -- events

@@ -44,6 +44,7 @@ class LoggedUpdate:
       instance: `[n]` int64: the instance of each entry, by its position in the data set; if this is reshuffled, by its position in the epoch.
       seen: `[n]` int64: the version that the forward pass of each entry saw.
       gradient_rows: `[n]` int64: the number of gradient rows of each entry.
+      dropped: Gradient rows that came since the update before, and were dropped as too stale (`drop_staler_than`).
     """
 
     node: str
@@ -53,6 +54,7 @@ class LoggedUpdate:
     instance: np.ndarray
     seen: np.ndarray
     gradient_rows: np.ndarray
+    dropped: int = 0
 
     @property
     def staleness(self) -> np.ndarray:
@@ -65,7 +67,8 @@ class LoggedUpdate:
 
     def __repr__(self) -> str:
         stalest = f", staleness at most {self.staleness.max()}" if len(self.seen) else ""
-        return f"LoggedUpdate({self.node!r}, version {self.version}, {self.rows} rows of {len(np.unique(self.instance))} instances{stalest})"
+        dropped = f", {self.dropped} dropped before" if self.dropped else ""
+        return f"LoggedUpdate({self.node!r}, version {self.version}, {self.rows} rows of {len(np.unique(self.instance))} instances{stalest}{dropped})"
 
 
 class UpdateLog(Instrument):
@@ -92,6 +95,7 @@ class UpdateLog(Instrument):
         self._gradients, self._epoch = gradients, epoch
         self._decided: dict[int, list[tuple[str, list[tuple[int, int, int]], list[int]]]] = {}
         self._held: dict[str, dict[tuple[int, int, int], int]] = {}  # by node: (epoch, instance, version seen) to rows
+        self._dropped: dict[str, int] = {}  # rows by node
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         kept = [] if versions is None or not path.exists() else [*_kept(path, versions)]
@@ -136,6 +140,9 @@ class UpdateLog(Instrument):
         """
         for dispatch in dispatches:
             for node, keys, rows in self._decided.pop(dispatch.number, ()):
+                if node in dispatch.dropped:
+                    self._dropped[node] = self._dropped.get(node, 0) + sum(rows)
+                    continue
                 held = self._held.setdefault(node, {})
                 for key, n in zip(keys, rows, strict=True):
                     held[key] = held.get(key, 0) + n
@@ -164,7 +171,8 @@ class UpdateLog(Instrument):
         epoch, instance, seen = (list(column) for column in zip(*held, strict=True)) if held else ([], [], [])
         staleness = [update.version - 1 - version for version in seen]
         columns = dict(zip(_COLUMNS, (epoch, instance, seen, staleness, list(held.values())), strict=True))
-        line = {"node": update.node, "version": update.version, "rows": update.count, **columns}
+        dropped = self._dropped.pop(update.node, 0)
+        line = {"node": update.node, "version": update.version, "rows": update.count, "dropped": dropped, **columns}
         self._file.write(f"{json.dumps(line)}\n")
 
 
@@ -186,6 +194,7 @@ def read_update_log(path: str | Path) -> list[LoggedUpdate]:
             line["node"],
             *(line[name] for name in _NUMBERS),
             *(np.array(line[name], np.int64) for name in _COLUMNS if name != "staleness"),
+            dropped=line.get("dropped", 0),
         )
         for line in _lines(Path(path))
     ]
@@ -226,7 +235,7 @@ def _fits(line: Any) -> bool:
     if not isinstance(line, dict) or not isinstance(line.get("node"), str):
         return False
     columns = [line.get(name) for name in _COLUMNS]
-    numbers = [line.get(name) for name in _NUMBERS]
+    numbers = [*(line.get(name) for name in _NUMBERS), line.get("dropped", 0)]
     if not all(isinstance(column, list) and len(column) == len(columns[0] or ()) for column in columns):
         return False
     numbers += [number for column in columns for number in column or ()]

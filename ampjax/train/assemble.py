@@ -67,7 +67,8 @@ def scheduler_settings(graph: Graph, settings: Settings) -> SchedulerSettings:
       settings: The common settings.
 
     Raises:
-      SettingsError: If `max_staleness` or `exact_staleness` names a node that has no parameters of its own, or both do not go together.
+      SettingsError: If `max_staleness`, `drop_staler_than` or `exact_staleness` names a node that has no parameters of its own, or the first
+        and the last do not go together.
     """
     s, nodes = settings, graph.parameterised
     return SchedulerSettings(
@@ -76,6 +77,7 @@ def scheduler_settings(graph: Graph, settings: Settings) -> SchedulerSettings:
         max_dispatch_size=s.max_dispatch_size,
         intervals={n: node.options.min_update_interval or s.min_update_interval for n, node in nodes.items()},
         budgets=_budgets_of(graph, s),
+        stalest=_by_node(graph, "drop_staler_than", s.drop_staler_than),
         stashed=_with_weights("stashed", graph, s),
         estimated=_with_weights("estimated", graph, s),
         policy=find_policy(s.policy),

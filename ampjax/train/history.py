@@ -25,12 +25,13 @@ class Epoch:
       train_per_s: Training examples per second.
       valid_per_s: Validation examples per second.
       seconds: Seconds of training and validation since the run began, without the time between epochs (compiling ahead, callbacks).
-      staleness_mean: Mean staleness over the epoch's gradient rows.
-      staleness_max: Largest staleness.
+      staleness_mean: Mean staleness over the epoch's gradient rows that were accumulated.
+      staleness_max: Their largest staleness.
       messages: Messages dispatched in training.
       dispatches: Dispatches in training.
       updates: Updates of all nodes.
       compilations: Kernels compiled in this epoch, without warm-up.
+      dropped: Gradient rows that were dropped, since they were staler than `drop_staler_than`.
     """
 
     epoch: int
@@ -45,6 +46,7 @@ class Epoch:
     dispatches: int
     updates: int
     compilations: int
+    dropped: int = 0
 
     def record(self) -> dict[str, Any]:
         """Gives the epoch as one flat dictionary; metrics are called `train_loss`, `valid_accuracy`, and so on.

@@ -17,7 +17,10 @@ from ampjax.hosts.hosts import Hosts
 from ampjax.hosts.in_processes import start_processes
 from ampjax.hosts.in_threads import start_threads
 from ampjax.hosts.make_host import HostProgram
+from ampjax.ir.host_tables import HostTable
 from ampjax.plan.planner import Plan
+from ampjax.sparse.table.sharded_table import Table
+from ampjax.sparse.table.travelling_table import TravellingTable
 from ampjax.train.assemble import node_training, scheduler_settings
 from ampjax.train.initial_params import initial_params
 from ampjax.train.settings import Settings
@@ -54,12 +57,13 @@ def start_hosts(
     Raises:
       ParameterError: If parameters do not fit the graph, or are not finite.
       HostError: If a host does not start.
-      GraphError: If a node's parameters are a table in this process's memory.
+      GraphError: If a node's parameters are a table in mapped files or at server processes, which no host can keep in its memory.
     """
-    for name, node in plan.graph.parameterised.items():
-        if node.table is not None:
-            fix = "Leave `hosts` out, or use `amp.nn.Embed`."
-            raise GraphError(f"node `{name}`, on hosts", "parameters on a device", "a table in this process", fix)
+    tables = {
+        name: _sent(name, node.table) for name, node in plan.graph.parameterised.items() if node.table is not None
+    }
+    training = node_training(plan.graph, settings, tx)
+    training |= {name: replace(training[name], table=table.without_rows()) for name, table in tables.items()}
     program = HostProgram(
         plan.graph,
         dict(plan.worker_of),
@@ -67,9 +71,28 @@ def start_hosts(
         settings.fuse,
         hosts.host_of_space,
         jax.tree.map(np.asarray, initial_params(plan.graph, params, settings.seed)),
-        node_training(plan.graph, settings, tx),
+        training,
         scheduler_settings(plan.graph, settings).stashed,
     )
     if hosts.kind == "threads":
-        return start_threads(program, plan, hosts, devices)
-    return start_processes(program, plan, hosts)
+        return start_threads(program, plan, hosts, devices, tables)
+    return start_processes(program, plan, hosts, tables)
+
+
+def _sent(node: str, table: HostTable) -> TravellingTable:
+    """A node's table, which travels to its host: as a whole, so it must be in this process's memory.
+
+    Raises:
+      GraphError: If it is not.
+    """
+    if not isinstance(table, Table):
+        raise _not_here(node, type(table).__name__)
+    for setting, where in (("folder", "in mapped files"), ("processes", "at server processes")):
+        if table.settings[setting] is not None:
+            raise _not_here(node, f"one {where}")
+    return TravellingTable.of(table)
+
+
+def _not_here(node: str, got: str) -> GraphError:
+    fix = "Make a `Table` without `folder` and `processes`: the host of the node keeps its rows. Or leave `hosts` out."
+    return GraphError(f"node `{node}`, on hosts", "a table in this process's memory", got, fix)

@@ -14,6 +14,9 @@ from ampjax.utils.setting_checks import at_least, one_of, spelling
 
 MODES = ("async", "pipeline", "sync")
 
+STALENESS_LIMITS = ("max_staleness", "drop_staler_than", "exact_staleness")
+"""Settings in versions: one for all nodes, or one for each of some."""
+
 MOST_STALENESS = (1 << 16) - 1
 """The largest budget: a node has a counter for each version that gradients in flight may have seen."""
 
@@ -35,6 +38,9 @@ class Settings:
       max_staleness: The largest staleness, in versions of its node, of a gradient that goes into an update (asynchronous mode). A node whose
         update would make gradients in flight staler holds the update back and goes on accumulating; no instance is admitted in the
         meantime. A number for all nodes, or a mapping for some by name. None sets no bound.
+      drop_staler_than: The largest staleness, in versions of its node, of a gradient that its node accumulates (asynchronous mode). Staler
+        ones are dropped: they go on to the nodes before, but are neither added nor counted. A number for all nodes, or a mapping for some by
+        name. None drops nothing.
       exact_staleness: The exact staleness, in updates of its node, with which each gradient is applied; for all nodes or for some by name.
         Such a node updates as with `max_staleness=0`, so its gradients arrive fresh, and are applied so many updates later
         (`ampjax.optim.delayed`).
@@ -73,6 +79,7 @@ class Settings:
     group_by_size: int = 1
     min_update_interval: int = 1
     max_staleness: int | Mapping[str, int] | None = None
+    drop_staler_than: int | Mapping[str, int] | None = None
     exact_staleness: int | Mapping[str, int] | None = None
     mode: str = "async"
     workers: int = 1
@@ -104,8 +111,8 @@ class Settings:
         ):
             at_least(name, getattr(self, name), 1)
         at_least("seed", self.seed, 0)
-        _check_versions("max_staleness", self.max_staleness)
-        _check_versions("exact_staleness", self.exact_staleness)
+        for name in STALENESS_LIMITS:
+            _check_versions(name, getattr(self, name))
         if self.memory_limit is not None:
             at_least("memory_limit", self.memory_limit, 1)
         if self.min_admission > self.max_active_keys:

@@ -36,7 +36,7 @@ from ampjax.train.runs.parameter_homes import TrainerExplanation, explain
 from ampjax.train.runs.recorded_fit import recorded
 from ampjax.train.runs.session import make_session
 from ampjax.train.runs.snapshot_keeper import Keeper
-from ampjax.train.settings import Settings, settings_from
+from ampjax.train.settings import STALENESS_LIMITS, Settings, settings_from
 from ampjax.train.snapshots.snapshot_settings import Snapshots, snapshots_from
 from ampjax.train.training_data import Data
 from ampjax.utils.blocking import blocking
@@ -179,7 +179,7 @@ class Trainer:
     def restart_hosts(self) -> None:
         """Starts new hosts in place of the present ones, for example after one has died.
 
-        The new hosts have the trainer's initial parameters, so `restore` a checkpoint afterwards. A `fit` with snapshots does all this itself.
+        The new hosts have the trainer's initial parameters, and tables as they are in this program, so `restore` a checkpoint afterwards. A `fit` with snapshots does all this itself.
 
         Raises:
           HostError: If one does not start.
@@ -443,7 +443,7 @@ class Trainer:
 
     def __repr__(self) -> str:
         s = self.settings
-        limits = {name: getattr(s, name) for name in ("max_staleness", "exact_staleness")}
+        limits = {name: getattr(s, name) for name in STALENESS_LIMITS}
         budget = "".join(f", {name}={value}" for name, value in limits.items() if value is not None)
         return f"Trainer({len(self.graph.nodes)} nodes, {counted(len(self.plan.stages), 'stage')} on {counted(s.workers, 'worker')}, {s.mode}, max_active_keys={s.max_active_keys}, min_update_interval={s.min_update_interval}{budget})"
 

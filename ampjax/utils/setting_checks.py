@@ -9,6 +9,8 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ampjax.errors import SettingsError
 
 
@@ -25,6 +27,20 @@ def at_least(name: str, value: Any, least: int) -> None:
             else "Convert it with `int`."
         )
         raise SettingsError(f"setting `{name}`", f"an integer of at least {least}", f"{value!r}", fix)
+
+
+def integers(where: str, dtype: np.dtype) -> None:
+    """Checks that an array holds integers.
+
+    Args:
+      where: What it is, for the error.
+      dtype: Its dtype.
+
+    Raises:
+      SettingsError: If it holds something else.
+    """
+    if not np.issubdtype(dtype, np.integer):
+        raise SettingsError(where, "integers", f"{dtype}", 'Declare the pump with `dtype="int32"`.')
 
 
 def spelling(name: str, known: Iterable[str]) -> str:

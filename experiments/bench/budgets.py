@@ -1,4 +1,4 @@
-"""What a staleness budget costs: epochs of list reduction and of trees at several budgets, in turn."""
+"""What a staleness budget costs, and what dropping stale gradients does: epochs of list reduction and of trees, in turn."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from experiments.records import append
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetsBench:
-    """Instances per second, staleness and rows of an update at several values of `max_staleness`, and without.
+    """Instances per second, staleness and rows of an update at several values of `max_staleness` and of `drop_staler_than`, and without.
 
     Args:
       budgets: Values of `max_staleness`; epochs without one are in turn with them.
+      limits: Values of `drop_staler_than`, likewise.
       instances: Sequences, and trees, in an epoch.
       hidden: Features of a state.
       max_active_keys: Instances in flight.
@@ -37,6 +38,7 @@ class BudgetsBench:
     """
 
     budgets: tuple[int, ...] = (0, 1, 2, 4, 8)
+    limits: tuple[int, ...] = (1, 4)
     instances: int = 2000
     hidden: int = 64
     max_active_keys: int = 32
@@ -48,7 +50,7 @@ class BudgetsBench:
 
 
 def main(options: BudgetsBench, console: Console | None = None) -> list[dict[str, Any]]:
-    """Prints a table for each model; gives a row for each model and budget.
+    """Prints a table for each model; gives a row for each model and budget or limit.
 
     Raises:
       SettingsError: If an option is below what it can be.
@@ -85,8 +87,13 @@ def _measure(graph: amp.Graph, data: Any, options: BudgetsBench) -> list[dict[st
     settings: dict[str, Any] = {
         name: getattr(options, name) for name in ("max_active_keys", "min_update_interval", "max_dispatch_size", "seed")
     }
-    budgets = [None, *options.budgets]
-    trainers = [amp.Trainer(graph, optax.adam(1e-3), max_staleness=k, compile_ahead=True, **settings) for k in budgets]
+    bounds = [(None, None), *((k, None) for k in options.budgets), *((None, k) for k in options.limits)]
+    trainers = [
+        amp.Trainer(
+            graph, optax.adam(1e-3), max_staleness=budget, drop_staler_than=limit, compile_ahead=True, **settings
+        )
+        for budget, limit in bounds
+    ]
     seconds: list[list[float]] = [[] for _ in trainers]
     losses = [0.0 for _ in trainers]
     for epoch in range(1 + options.epochs):
@@ -96,19 +103,21 @@ def _measure(graph: amp.Graph, data: Any, options: BudgetsBench) -> list[dict[st
             if epoch:
                 seconds[n].append(perf_counter() - start)
     found = []
-    for k, own, trainer, loss in zip(budgets, seconds, trainers, losses, strict=True):
+    for (budget, limit), own, trainer, loss in zip(bounds, seconds, trainers, losses, strict=True):
         stats = trainer.statistics
         counted = max(stats.nodes.values(), key=lambda node: node.staleness_sum, default=None)
         stalest = counted if counted is not None and counted.staleness_sum else next(iter(stats.nodes.values()))
         found.append(
             {
-                "max_staleness": k,
+                "max_staleness": budget,
+                "drop_staler_than": limit,
                 "per_s": len(data) / median(own),
                 "of_none": median(base / each for base, each in zip(seconds[0], own, strict=True)),
                 "staleness_mean": stats.staleness_mean,
                 "staleness_max": stats.staleness_max,
                 "rows_an_update": stalest.gradients / max(stalest.updates, 1),
                 "held": stalest.held_updates / max(stalest.updates, 1),
+                "dropped": stats.dropped / sum(node.gradients + node.dropped for node in stats.nodes.values()),
                 "closed": stats.closed_for / stats.dispatches,
                 "loss": loss,
             }
@@ -117,16 +126,17 @@ def _measure(graph: amp.Graph, data: Any, options: BudgetsBench) -> list[dict[st
 
 
 def _show(model: str, rows: list[dict[str, Any]], console: Console) -> None:
-    columns = "of none", "mean", "most", "rows an\nupdate", "updates\nheld", "admission\nheld", "loss"
-    table = compact("max\nstaleness", "instances/s", *columns, title=model)
+    columns = "of none", "mean", "most", "rows an\nupdate", "updates\nheld", "admission\nheld", "rows\ndropped", "loss"
+    table = compact("bound", "instances/s", *columns, title=model)
     for row in rows:
-        k = "none" if row["max_staleness"] is None else str(row["max_staleness"])
+        held, dropped = row["max_staleness"], row["drop_staler_than"]
+        bound = "none" if held is dropped is None else f"hold {held}" if dropped is None else f"drop {dropped}"
         numbers = (
             f"{row['per_s']:,.0f}",
             f"{row['of_none']:.2f}",
             f"{row['staleness_mean']:.2f}",
             str(row["staleness_max"]),
         )
-        shares = f"{row['held']:.0%}", f"{row['closed']:.0%}", f"{row['loss']:.3f}"
-        table.add_row(k, *numbers, f"{row['rows_an_update']:.0f}", *shares)
+        shares = f"{row['held']:.0%}", f"{row['closed']:.0%}", f"{row['dropped']:.1%}", f"{row['loss']:.3f}"
+        table.add_row(bound, *numbers, f"{row['rows_an_update']:.0f}", *shares)
     console.print(table)

@@ -40,7 +40,12 @@ RUNS = {
 """Models, and settings that each is run with."""
 
 MORE = {
-    "sequences in replicas": {"replica_sync": ("message", 2), "max_dispatch_size": 4, "weights": "estimated"},
+    "sequences in replicas": {
+        "replica_sync": ("message", 2),
+        "max_dispatch_size": 4,
+        "weights": "estimated",
+        "drop_staler_than": 0,
+    },
     "questions": {"mode": "sync"},
     "pondering": {"max_staleness": 0},
     "trees": {"weights": "stashed", "exact_staleness": 1},
@@ -70,6 +75,8 @@ def test_a_recorded_run_gives_the_same_bits_on_any_number_of_hosts(name, tmp_pat
         assert_same(there.gradients, here.gradients)
         assert [e.train for e in again.epochs] == [e.train for e in history.epochs]
         assert [e.valid for e in again.epochs] == [e.valid for e in history.epochs]
+        assert [e.dropped for e in again.epochs] == [e.dropped for e in history.epochs]
+        assert ("drop_staler_than" in (RUNS | MORE)[name]) == any(e.dropped for e in history.epochs)
         assert {name for host in there.hosts for name in host.nodes} == set(here.params)
         trace = amp.Trace()
         there.fit(data, epochs=1, progress=False, trace=trace, record=tmp_path / "traced")

@@ -53,11 +53,17 @@ def folder(tmp_path_factory):
 
 
 @settings(max_examples=examples(40))
-@given(st.integers(0, 400), schedules(), costs, st.sampled_from([None, 0, 1]))
-def test_the_schedule_of_a_recording(folder, seed, schedule, costs, budget):
+@given(
+    st.integers(0, 400),
+    schedules(),
+    costs,
+    st.sampled_from([None, "max_staleness", "drop_staler_than"]),
+    st.integers(0, 1),
+)
+def test_the_schedule_of_a_recording(folder, seed, schedule, costs, setting, limit):
     """Many workers in virtual time, whose dispatches end in any order: the clock is not needed again."""
-    options = {"min_update_interval": 2, "max_staleness": budget}
-    settings = schedule.settings if budget is None else replace(schedule.settings, **options)
+    options = {"min_update_interval": 2, setting: limit}
+    settings = schedule.settings if setting is None else replace(schedule.settings, **options)
     engine, again = recorded(folder, seed, replace(schedule, settings=settings, costs=costs))
     with replayed("run_control", seed, again):
         assert dispatches(run_control(seed, again)) == dispatches(engine)

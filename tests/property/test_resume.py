@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 RUNS = {
     "virtual": {"cost": resumed.cost},
     "workers": {"cost": resumed.cost, "workers": 2, "affinity": "paper", "max_dispatch_size": 2, "max_staleness": 1},
-    "stashed": {"cost": resumed.cost, "weights": "stashed"},
+    "stashed": {"cost": resumed.cost, "weights": "stashed", "drop_staler_than": 0},
     "estimated": {"cost": resumed.cost, "weights": "estimated", "workers": 2, "max_dispatch_size": 2},
     "replicas": {"cost": resumed.cost, "replicas": 2, "replica_sync": ("message", 2), "max_staleness": 0},
     "pipeline": {"mode": "pipeline", "exact_staleness": 2},

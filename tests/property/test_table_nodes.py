@@ -68,11 +68,12 @@ SCHEDULES = schedules(sizes=(2,), workers=1, affinity="default")
     st.sampled_from([("async", 1), ("async", 3), ("async", 20), ("sync", 1), ("pipeline", 1)]),
     st.sampled_from(["mean", "sum"]),
     st.sampled_from(["current", "stashed", "estimated"]),
+    st.sampled_from([None, 0]),
 )
-def test_training_is_that_of_the_dense_node_under_one_schedule(schedule, costs, name, mode, gradient, weights):
+def test_training_is_that_of_the_dense_node_under_one_schedule(schedule, costs, name, mode, gradient, weights, limit):
     (tx, rows), schedule = OPTIMIZERS[name], replace(schedule, costs=Costs(costs))
     graph, table = models.with_table(tx, weights=weights, mode=rows)
-    changed = {"mode": mode[0], "min_update_interval": mode[1], "gradient": gradient}
+    changed = {"mode": mode[0], "min_update_interval": mode[1], "gradient": gradient, "drop_staler_than": limit}
     ours = trainer_of(graph, schedule, tx, **changed)
     theirs = trainer_of(models.dense(weights=weights), schedule, tx, **changed)
     for _ in range(2):
@@ -80,12 +81,30 @@ def test_training_is_that_of_the_dense_node_under_one_schedule(schedule, costs, 
         assert losses[0] == pytest.approx(losses[1], rel=1e-4)
         one, other = (counts_of(trainer) for trainer in (ours, theirs))
         assert one == other  # updates, staleness, versions
-        assert sum(one["embed"]["histogram"]) == N_ROWS  # no gradient row is lost, none counted twice
+        assert (
+            sum(one["embed"]["histogram"]) + one["embed"]["dropped"] == N_ROWS
+        )  # no gradient row is lost, none counted twice
     assert table.version == sum(ours.session.scheduler.updates.versions[n] for n in ("embed",))
     for node, want in theirs.params.items():
         jax.tree.map(lambda p, w: np.testing.assert_allclose(p, w, rtol=1e-4, atol=1e-5), ours.params[node], want)
     assert ours.gradients["embed"][1] == theirs.gradients["embed"][1]
     np.testing.assert_allclose(ours.gradients["embed"][0], theirs.gradients["embed"][0], rtol=1e-4, atol=1e-5)
+
+
+@settings(max_examples=examples(8))
+@given(SCHEDULES, st.integers(0, 99), st.sampled_from([*OPTIMIZERS]), st.sampled_from(["mean", "sum"]))
+def test_either_choice_of_a_layer_trains_alike(schedule, costs, name, gradient):
+    """Updates at every gradient row that comes: rows in a table, and the same rows on the device."""
+    (tx, rows), schedule, found = OPTIMIZERS[name], replace(schedule, costs=Costs(costs)), []
+    ids = np.concatenate([instance["word"].payload for instance in DATA])
+    for threshold in (0.01, 2.0):
+        layer = amp.nn.choose_embed(models.VALUES, tx, ids, alpha_threshold=threshold, mode=rows)
+        trainer = trainer_of(models.build(layer), schedule, optax.sgd(0.1), min_update_interval=1, gradient=gradient)
+        trainer.fit(DATA, progress=False)
+        found.append((layer.host_table is not None, counts_of(trainer), trainer.params))
+    (one_is_table, one, left), (other_is_table, other, right) = found
+    assert not one_is_table and other_is_table and one == other
+    jax.tree.map(lambda p, w: np.testing.assert_allclose(p, w, rtol=1e-4, atol=1e-5), left, right)
 
 
 def counts_of(trainer):

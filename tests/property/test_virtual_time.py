@@ -71,11 +71,14 @@ def test_a_table_of_costs_gives_the_schedule_that_a_function_gives(seed, schedul
 
 @settings(max_examples=examples(60))
 @given(
-    st.integers(0, 400), schedules(rich=True, min_update_interval=2), st.sampled_from([1e6, 1e12]), st.integers(0, 2)
+    st.integers(0, 400),
+    schedules(rich=True, min_update_interval=2),
+    st.sampled_from([1e6, 1e12]),
+    st.dictionaries(st.sampled_from(["max_staleness", "drop_staler_than"]), st.integers(0, 2), min_size=1),
 )
-def test_so_it_is_where_updates_are_held_back(seed, schedule, flops, budget):
+def test_so_it_is_where_updates_are_held_back_and_gradients_dropped(seed, schedule, flops, limits):
     """Instances that were not admitted meanwhile enter at the same moment, however many dispatches are decided together."""
-    schedule = replace(schedule, settings=replace(schedule.settings, max_staleness=budget))
+    schedule = replace(schedule, settings=replace(schedule.settings, **limits))
     with replayed("property.test_virtual_time.assert_the_same", seed, schedule, flops, "train"):
         assert_the_same(seed, schedule, flops, "train")
 

@@ -10,7 +10,7 @@ from support import graphs
 
 import ampjax as amp
 
-TOLD = "train", "valid", "updates", "dispatches", "messages", "staleness_mean", "staleness_max"
+TOLD = "train", "valid", "updates", "dispatches", "messages", "staleness_mean", "staleness_max", "dropped"
 """What a history tells of an epoch, but for real time."""
 
 

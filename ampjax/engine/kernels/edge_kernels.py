@@ -24,7 +24,7 @@ from ampjax.engine.kernels.residuals import Residuals, over_rows, row_vjp
 from ampjax.engine.kernels.scatter import INSIDE, set_rows
 from ampjax.engine.kernels.shared_kernels import shared
 from ampjax.engine.kernels.stage_program import ChainProgram, Program
-from ampjax.engine.kernels.weight_gradients import accumulate
+from ampjax.engine.kernels.weight_gradients import Accumulating
 from ampjax.engine.kernels.wiring import (
     Wiring,
     add_gradients,
@@ -81,7 +81,7 @@ def forward_train(program: ChainProgram, wiring: Wiring, residuals: Residuals) -
 
 
 @shared
-def backward(program: ChainProgram, wiring: Wiring, residuals: Residuals) -> Kernel:
+def backward(program: ChainProgram, wiring: Wiring, residuals: Residuals, consumer: Accumulating) -> Kernel:
     """`kernel(params, (grads, accumulators), (arenas, records), per_dispatch, sizes) -> (grads, accumulators)`: a chain's adjoint."""
 
     @kernel(takes_sizes=True)
@@ -110,7 +110,7 @@ def backward(program: ChainProgram, wiring: Wiring, residuals: Residuals) -> Ker
         mask = wiring.mask(pack)
         return (
             add_gradients(program.float_ports, wiring, grads, pack, mask, to_inputs),
-            accumulate(accumulators, program.joined((*edge_grads, *row_grads))),
+            consumer(params, accumulators, program.joined((*edge_grads, *row_grads)), None, ()),
         )
 
     return edges_backward

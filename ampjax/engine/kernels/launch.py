@@ -47,6 +47,7 @@ class Launch(NamedTuple):
       instances: For a stage that reads a table, the instance of each row.
       staleness: For estimated weights, how many versions ago the forward passes were, in the mean, for each of the stage's parameters; None if
         all is fresh.
+      dropped: Those of the stage's parameters whose gradients are dropped.
     """
 
     number: int
@@ -71,6 +72,7 @@ class Launch(NamedTuple):
     drop: bool = False
     instances: np.ndarray | None = None
     staleness: tuple[float, ...] | None = None
+    dropped: tuple[str, ...] = ()
 
     @property
     def rows(self) -> list[np.ndarray]:

@@ -21,17 +21,23 @@ from ampjax.optim.node_update import false_after, make_update
 class Accumulating:
     """Adds the gradients to accumulators, which are its state.
 
+    Args:
+      drops: For each node, whether its gradients are dropped: XLA then does not compute them. Empty if none are.
+
     Attributes:
       donates_params: Whether parameters change.
       loopable: Whether the next dispatch of a looped kernel can take over what is returned.
     """
 
+    drops: tuple[bool, ...] = ()
     donates_params: ClassVar[bool] = False
     loopable: ClassVar[bool] = True
 
     def __call__(self, params: Any, states: Any, grads: Any, scalars: None, read: Any) -> tuple[Any, ...]:
         """The accumulators of each node with its gradients added; `params`, `scalars` and `read` are not used."""
-        return accumulate(states, grads)
+        drops = self.drops or (False,) * len(states)
+        added = jax.tree.map(lambda a, g: a + g.astype(a.dtype), tuple(states), tuple(grads))
+        return tuple([old if dropped else new for old, new, dropped in zip(states, added, drops, strict=True)])
 
 
 @dataclass(frozen=True)
@@ -76,8 +82,3 @@ class Updating:
 GradientConsumer = Accumulating | Updating
 
 ACCUMULATING = Accumulating()
-
-
-def accumulate(accumulators: tuple[Any, ...], grads: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The accumulators with weight gradients added."""
-    return jax.tree.map(lambda a, g: a + g.astype(a.dtype), accumulators, grads)

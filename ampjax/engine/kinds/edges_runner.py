@@ -15,7 +15,7 @@ from ampjax.engine.kernels.kernel import Kernel
 from ampjax.engine.kernels.launch import Launch
 from ampjax.engine.kernels.residuals import find_chain_residuals
 from ampjax.engine.kernels.stage_program import make_chain_program
-from ampjax.engine.kernels.weight_gradients import GradientConsumer
+from ampjax.engine.kernels.weight_gradients import Accumulating, GradientConsumer
 from ampjax.engine.kinds.recorded_activations import RecordedActivations
 from ampjax.engine.kinds.stage_arrays import StageArrays, padded
 from ampjax.engine.kinds.stage_runner import Params, StageRunner, needs_backward
@@ -38,8 +38,8 @@ class EdgesRunner(StageRunner):
         self._arrays = StageArrays(stage, arenas)
         self._records = RecordedActivations(stage, arenas, functools.partial(find_chain_residuals, self._program))
         self._infer = edge_kernels.forward(self._program, self._arrays.wiring)
-        self._train: Kernel | None = None  # made when the parameters' shapes are known, as is the next
-        self._adjoint: Kernel | None = None
+        self._train: Kernel | None = None  # made when the parameters' shapes are known, as are the next
+        self._adjoints: dict[Accumulating, Kernel] = {}
         self._edge_sizes: EdgeSizes | None = None
         # Instances that travel together come often.
         self._fitted = functools.lru_cache(REMEMBERED_DISPATCHES)(fitted_edges)
@@ -66,7 +66,8 @@ class EdgesRunner(StageRunner):
         (launch,) = launches
         if not self._needs_backward or _is_empty(launch):
             return states
-        kernel = self._adjoint or self._make_adjoint(params)
+        assert isinstance(consumer, Accumulating)
+        kernel = self._adjoints.get(consumer) or self._make_adjoint(params, consumer)
         values, grads = self._arrays.everything()
         read = values, self._records.grown()
         grads, states = self._call(kernel, params, (grads, states), read, launch)
@@ -115,9 +116,11 @@ class EdgesRunner(StageRunner):
         self._train = edge_kernels.forward_train(self._program, self._arrays.wiring, self._records.residuals(params))
         return self._train
 
-    def _make_adjoint(self, params: Params) -> Kernel:
-        self._adjoint = edge_kernels.backward(self._program, self._arrays.wiring, self._records.residuals(params))
-        return self._adjoint
+    def _make_adjoint(self, params: Params, consumer: Accumulating) -> Kernel:
+        residuals = self._records.residuals(params)
+        kernel = edge_kernels.backward(self._program, self._arrays.wiring, residuals, consumer)
+        self._adjoints[consumer] = kernel
+        return kernel
 
 
 def _is_empty(launch: Launch) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,12 @@ from ampjax.engine.arenas import Arenas
 from ampjax.engine.kernels import copy_kernels
 from ampjax.engine.kernels.coalescing import Coalesced
 from ampjax.engine.kernels.launch import Launch
-from ampjax.engine.kernels.weight_gradients import GradientConsumer
+from ampjax.engine.kernels.weight_gradients import ACCUMULATING, GradientConsumer
 from ampjax.engine.kinds.stage_arrays import StageArrays
 from ampjax.engine.kinds.stage_runner import Params, StageRunner
 from ampjax.engine.table_gradients import TableGradients
 from ampjax.errors import MessageError
+from ampjax.ir.host_tables import HostTable
 from ampjax.plan.stages import HOST, Stage
 from ampjax.sched.columns import TRASH
 
@@ -27,13 +29,15 @@ class TableRunner(StageRunner):
     Args:
       stage: The stage.
       arenas: Where payloads lie.
+      tables: The tables that nodes read, in place of the graph's.
     """
 
-    def __init__(self, stage: Stage, arenas: Arenas):
+    def __init__(self, stage: Stage, arenas: Arenas, tables: Mapping[str, HostTable]):
         self.stage, self._arenas, self._arrays = stage, arenas, StageArrays(stage, arenas)
         (node,) = stage.nodes
-        assert node.table is not None
-        self._table = node.table
+        table = tables.get(node.params_name, node.table)
+        assert table is not None
+        self._table = table
         self._source, self._target = stage.ports[0].arena, stage.arenas[0]
         keys = self._source, self._target
         self._get = copy_kernels.get_rows(keys)
@@ -54,7 +58,7 @@ class TableRunner(StageRunner):
     ) -> Any:
         """Keeps the gradients of rows; ids have none."""
         (launch,) = launches
-        if not launch.n_rows:
+        if not launch.n_rows or consumer != ACCUMULATING:  # they are dropped, and ids have none
             return states
         gradients: TableGradients = states[0]
         slots, to = self._arrays.lines(launch)

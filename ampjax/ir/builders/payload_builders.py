@@ -12,7 +12,14 @@ import numpy as np
 from ampjax.errors import GraphError
 from ampjax.ir.bodies import Body, accepts, argument_names, parameterised, parameterless, port_names
 from ampjax.ir.builders.add_node import add_with_one_output
-from ampjax.ir.builders.shared_params import check_no_table, check_sharing, find_owner, options_at_table, shared_options
+from ampjax.ir.builders.shared_params import (
+    check_no_table,
+    check_sharing,
+    find_owner,
+    options_at_table,
+    shared_options,
+    with_own_transform,
+)
 from ampjax.ir.graph import current_graph
 from ampjax.ir.nodes import WEIGHTS, NodeOptions
 from ampjax.ir.ops.join_keys import Key
@@ -108,7 +115,7 @@ def ppt(
       params_of: A PPT that has been called before, its name, or one of its wires: this node computes with that node's parameters. These
         have one optimizer state and one version, and the gradients of all nodes that use them are added up. `tx`,
         `min_update_interval` (which counts the gradient rows of all these nodes), `weights` and `gradient` are set at the other node.
-      tx: An optax transform for this node; by default the trainer's.
+      tx: An optax transform for this node; by default the trainer's. A layer with an optimizer of its own (`choose_embed`) takes none.
       min_update_interval: Gradient rows to accumulate at least before an update; by default the trainer's.
       max_dispatch_size: Rows in one dispatch at most; by default the trainer's.
       weights: `current`, `stashed` or `estimated` parameters in the adjoint; by default the trainer's.
@@ -126,6 +133,9 @@ def ppt(
     """
     options = NodeOptions(tx, min_update_interval, max_dispatch_size, weights, gradient, worker)
     _check_options(name, options)
+    own_tx = getattr(body, "own_tx", None)
+    if own_tx is not None:
+        options = with_own_transform(name, options, own_tx, getattr(body, "host_table", None))
     if params_of is not None:
         check_sharing(name, params, options)
         params = ()  # the owner's come in their place, when the node is called

@@ -123,6 +123,28 @@ def check_no_table(name: str, body: Body, owner: Node) -> None:
         )
 
 
+def with_own_transform(name: str, options: NodeOptions, tx: Any, table: HostTable | None) -> NodeOptions:
+    """The options of a node whose layer has an optimizer of its own, whether its parameters are a table or on the device.
+
+    Args:
+      name: The node's name.
+      options: What the user set for it.
+      tx: The layer's transform.
+      table: The table that has it already, if there is one.
+
+    Returns:
+      The options.
+
+    Raises:
+      GraphError: If the user set a transform, too.
+    """
+    if options.tx is not None:
+        raise GraphError(
+            f"node `{name}`, tx", "none: its layer has an optimizer of its own", "a transform", "Leave it out."
+        )
+    return options if table is not None else replace(options, tx=tx)
+
+
 def options_at_table(graph: Graph, name: str, table: HostTable, options: NodeOptions) -> NodeOptions:
     """The options of a node that looks rows of a table up. All that do so in a graph, copies included, share its parameters.
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from ampjax.errors import SettingsError
-from ampjax.nn import TableEmbed
+from ampjax.nn import ChosenEmbed, TableEmbed
 from ampjax.sparse import Table
 
 
-def table_of(model: str, table: Table, n_rows: int, features: int) -> TableEmbed:
-    """A layer that looks rows of a table up.
+def table_of(model: str, table: Table | ChosenEmbed, n_rows: int, features: int) -> TableEmbed | ChosenEmbed:
+    """A layer that looks rows up.
 
     Args:
       model: The model's name, for errors.
-      table: The table.
+      table: The table, or a layer that has chosen where its rows lie.
       n_rows: How many ids there are.
       features: Features of a row.
 
@@ -22,9 +22,9 @@ def table_of(model: str, table: Table, n_rows: int, features: int) -> TableEmbed
     Raises:
       SettingsError: If the table has fewer rows than there are ids, or rows of another shape.
     """
-    layer = TableEmbed(table)
-    if table.n_rows < n_rows or table.shape[1:] != (features,):
+    layer = table if isinstance(table, ChosenEmbed) else TableEmbed(table)
+    if table.shape[0] < n_rows or table.shape[1:] != (features,):
         wanted = f"at least {n_rows} rows of {features} numbers"
-        got = f"{table.n_rows} rows of shape {table.shape[1:]}"
+        got = f"{table.shape[0]} rows of shape {table.shape[1:]}"
         raise SettingsError(f"{model}, `table`", wanted, got, "Make the table as large as the vocabulary.")
     return layer

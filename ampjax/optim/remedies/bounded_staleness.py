@@ -18,7 +18,7 @@ def bounded_staleness(tx: optax.GradientTransformation, most: float) -> optax.Gr
 
     An update of a node has one staleness, the mean over its gradient rows, so it is made as a whole or not at all.
     Stale synchronous parallel training (Ho et al. 2013) makes fast workers wait instead; `Trainer(max_staleness=...)` bounds staleness without
-    ignoring gradients. Memory: none.
+    ignoring gradients, and `Trainer(drop_staler_than=...)` drops each gradient row that is too stale before it is accumulated. Memory: none.
 
     Args:
       tx: The transform for gradients that are fresh enough.

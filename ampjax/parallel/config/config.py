@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ampjax.errors import SettingsError
+from ampjax.sparse.table.table_or_dense import ALPHA_THRESHOLD
 from ampjax.utils.setting_checks import at_least, one_interval, one_of
 
 RUN_OPTIONS = ("hybrid", "ar", "ps")
@@ -98,8 +99,8 @@ class ParallaxConfig:
         By default one for each machine. A group of tables gets the nearest number that it may have (see `partitioner`).
       alpha_threshold: A sparse variable is kept dense if a worker touches this share of its rows in a step, or more. A touched row at a
         server costs about two and a half times as much as a row of a dense update, so at 0.4 both take as long (two CPU replicas, a
-        table of 100,000 × 64: at 0.3 a table is faster by a half, at 0.5 the dense update by nearly as much). Where the table does not
-        fit into the device's memory, give a number above 1.
+        table of 100,000 × 64: at 0.3 a table is faster by a half, at 0.5 the dense update by nearly as much). A variable that would not
+        fit into the device's memory with its gradient is a table in any case. With a number above 1 every sparse variable is one.
       keep_dense: Patterns (see `partitioner`) of variables that are kept dense even if they could be sparse, for optimizers that are not
         row-wise.
       table_mode: `faithful`: rows that a step does not touch still follow the optimizer (momentum, Adam), so training equals
@@ -132,7 +133,7 @@ class ParallaxConfig:
     search_partitions: bool = False
     sample: SampleTimes = SampleTimes()
     partitions: int | None = None
-    alpha_threshold: float = 0.4
+    alpha_threshold: float = ALPHA_THRESHOLD
     keep_dense: tuple[str, ...] = ()
     table_mode: str = "faithful"
     wire_dtype: str = "float32"

@@ -11,8 +11,9 @@ from typing import Any
 
 import jax
 
-from ampjax.cluster.hosts.resources import Resources
+from ampjax.cluster.hosts.resources import RemoteDevice, Resources
 from ampjax.devices.loss_collectives import AXIS
+from ampjax.devices.memory_budget import device_bytes
 from ampjax.errors import SettingsError
 from ampjax.parallel.config.config import ParallaxConfig
 from ampjax.parallel.config.leaf_paths import matches, names
@@ -22,6 +23,7 @@ from ampjax.parallel.steps import batch_rows
 from ampjax.parallel.steps.step_programs import LossFn
 from ampjax.sparse.detection.detect import Analysis, Variable, find_sparse
 from ampjax.sparse.rewrite.pulled_step import SparseProgram, rewrite
+from ampjax.sparse.table.table_or_dense import TableOrDense, table_or_dense
 
 Tree = Any
 
@@ -103,7 +105,8 @@ def plan_variables(
     _check_reductions(traced.is_weighted, config)
     alpha = measure_alpha(program, params, parts)
     is_hybrid = config.run_option == "hybrid"
-    tables = {path: axes for path, axes in sparse.items() if not is_hybrid or alpha[path] < config.alpha_threshold}
+    homes = _homes(analysis, alpha, resources, config) if is_hybrid else {}
+    tables = {path: axes for path, axes in sparse.items() if not is_hybrid or homes[path].is_table}
     program = program if tables == sparse else rewrite(loss_fn, params, parts[0], tables, mapped)
     groups = _groups(partitioners, {path: program.tables[path].shape[0] for path in tables}, text)
     partitions = {path: _start(group, resources, config) for group in groups for path in group.paths}
@@ -112,7 +115,7 @@ def plan_variables(
         program=program,
         has_aux=traced.has_aux,
         alpha=alpha,
-        choice={v.path: _choice(v, tables, alpha, config) for v in analysis},
+        choice={v.path: _choice(v, tables, homes, config) for v in analysis},
         groups=groups,
         partitions=partitions,
         servers=_servers(analysis, program, partitions, resources, config),
@@ -180,16 +183,30 @@ def _start(group: Group, resources: Resources, config: ParallaxConfig) -> int:
     return min(max(wanted, group.low), group.high)
 
 
-def _choice(variable: Variable, tables: Collection[str], alpha: Mapping[str, float], config: ParallaxConfig) -> str:
+def _homes(
+    analysis: Analysis, alpha: Mapping[str, float], resources: Resources, config: ParallaxConfig
+) -> dict[str, TableOrDense]:
+    """By sparse variable that may be a table, whether it is one: a dense variable lies on each replica's device, beside its gradient."""
+    devices = [device for machine in resources.machines for device in machine.devices]
+    room = None if any(isinstance(device, RemoteDevice) for device in devices) else device_bytes(devices)
+    return {
+        v.path: table_or_dense(alpha[v.path], v.dtype, config.alpha_threshold, 2 * _nbytes(v), room)
+        for v in analysis
+        if v.path in alpha
+    }
+
+
+def _choice(
+    variable: Variable, tables: Collection[str], homes: Mapping[str, TableOrDense], config: ParallaxConfig
+) -> str:
     path = variable.path
     if path in tables:
-        return "table on every machine" if config.run_option == "ar" else "table at servers"
+        too_large = f": {homes[path].why}" if path in homes and homes[path].is_too_large else ""
+        return "table on every machine" if config.run_option == "ar" else f"table at servers{too_large}"
     home = "server" if config.dense_at_servers else "allreduce"
     if variable.sparse and _is_double(variable):
         return f"{home}: tables hold no rows of {variable.dtype}"
-    if path not in alpha:
-        return home
-    return f"{home}: alpha {alpha[path]:.3g} is at least {config.alpha_threshold:g}"
+    return f"{home}: {homes[path].why}" if path in homes else home
 
 
 def _servers(

@@ -14,6 +14,7 @@ import numpy as np
 from ampjax.parallel.homes.row_homes import PulledRows, Reading, RowHome
 from ampjax.sparse.rewrite.pulled_step import SparseProgram
 from ampjax.sparse.rewrite.unique_ids import UniqueRows, pad_rows, padded_size, unique_rows
+from ampjax.sparse.table.table_or_dense import touched_share
 
 ReplicaRows = dict[str, list[UniqueRows]]
 """By table, the distinct rows that each replica reads."""
@@ -97,7 +98,7 @@ def alphas(program: SparseProgram, workers: ReplicaRows) -> dict[str, float]:
       workers: By table, the rows that each replica reads.
     """
     return {
-        path: float(np.mean([len(unique.ids) for unique in each])) / program.tables[path].shape[0]
+        path: touched_share([len(unique.ids) for unique in each], program.tables[path].shape[0])
         for path, each in workers.items()
     }
 

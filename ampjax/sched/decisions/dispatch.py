@@ -47,6 +47,7 @@ class Dispatch(NamedTuple):
       drop: Stashed versions that no message needs after this: of its stage.
       staleness: Of one on the way back whose stage estimates its weights, how many versions ago its messages saw each of the stage's `params`,
         in the mean; None if all are fresh.
+      dropped: Those of its stage's `params` to which it brings no gradients, as they are too stale.
     """
 
     number: int
@@ -64,6 +65,7 @@ class Dispatch(NamedTuple):
     versions: tuple[int, ...] | None = None
     drop: tuple[tuple[int, ...], ...] = ()
     staleness: tuple[float, ...] | None = None
+    dropped: tuple[str, ...] = ()
 
     @property
     def messages(self) -> np.ndarray:
@@ -103,10 +105,11 @@ class Dispatch(NamedTuple):
         return len(self.rows[len(stage.ports)]) if edge_type is None else self.edges[edge_type]
 
     def gradient_rows(self, stage: Stage) -> dict[str, int]:
-        """The gradient rows that it brings to each of its stage's `params`."""
-        rows = dict.fromkeys(stage.params, 0)
+        """The gradient rows that it brings to each of its stage's `params`, without those that are dropped."""
+        rows = {name: 0 for name in stage.params if name not in self.dropped}
         for node in stage.parameterised:
-            rows[node.params_name] += self.rows_at(stage, node.name)
+            if node.params_name in rows:
+                rows[node.params_name] += self.rows_at(stage, node.name)
         return rows
 
     def after(self, n: int) -> Dispatch:

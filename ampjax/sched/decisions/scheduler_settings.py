@@ -25,6 +25,7 @@ class SchedulerSettings:
       max_dispatch_size: Rows in one dispatch at most (a single ragged message may hold more).
       intervals: `min_update_interval` of each parameterised node.
       budgets: `max_staleness` of each parameterised node that has one.
+      stalest: `drop_staler_than` of each parameterised node that has it.
       stashed: Nodes whose adjoint uses the forward pass's parameters.
       estimated: Nodes whose adjoint uses an estimate of these.
       policy: Which queue goes next.
@@ -43,6 +44,7 @@ class SchedulerSettings:
     max_dispatch_size: int = 64
     intervals: Mapping[str, int] = field(default_factory=dict)
     budgets: Mapping[str, int] = field(default_factory=dict)
+    stalest: Mapping[str, int] = field(default_factory=dict)
     stashed: tuple[str, ...] = ()
     estimated: tuple[str, ...] = ()
     policy: Policy = balanced

@@ -38,9 +38,10 @@ class NodeStats:
     """Updates and staleness of one parameterised node.
 
     Attributes:
-      histogram: `[128]`: how many gradient rows had each staleness; the last entry counts all larger ones, too.
+      histogram: `[128]`: how many gradient rows that were accumulated had each staleness; the last entry counts all larger ones, too.
       held_updates: Updates that `max_staleness` has held back.
       held_for: Dispatches between the moments when these updates were due and when they were made, summed.
+      dropped: Gradient rows that were staler than `drop_staler_than`, and so were not accumulated.
     """
 
     updates: int = 0
@@ -49,15 +50,16 @@ class NodeStats:
     histogram: np.ndarray = field(default_factory=lambda: np.zeros(c.N_BINS, np.int64), repr=False)
     held_updates: int = 0
     held_for: int = 0
+    dropped: int = 0
 
     @property
     def gradients(self) -> int:
-        """Gradient rows."""
+        """Gradient rows that were accumulated."""
         return int(self.histogram.sum())
 
     @property
     def staleness_mean(self) -> float:
-        """Mean staleness over gradient rows."""
+        """Mean staleness over the gradient rows that were accumulated."""
         return self.staleness_sum / self.gradients if self.gradients else 0.0
 
 
@@ -100,8 +102,13 @@ class Statistics:
 
     @property
     def staleness_max(self) -> int:
-        """Largest staleness."""
+        """Largest staleness of gradient rows that were accumulated."""
         return max((n.staleness_max for n in self.nodes.values()), default=0)
+
+    @property
+    def dropped(self) -> int:
+        """Gradient rows of all nodes that were dropped (`drop_staler_than`)."""
+        return sum(n.dropped for n in self.nodes.values())
 
     def __repr__(self) -> str:
         """The sums, then a line for each stage that ran and for each parameterised node."""
@@ -117,8 +124,9 @@ class Statistics:
             )
         for name, n in self.nodes.items():
             held = f"; {n.held_updates} held back, {n.held_for} dispatches in all" if n.held_updates else ""
+            dropped = f"; {n.dropped} of {n.gradients + n.dropped} gradient rows dropped" if n.dropped else ""
             lines.append(
-                f"  {name}: {n.updates} updates, staleness mean {n.staleness_mean:.2f}, max {n.staleness_max}{held}"
+                f"  {name}: {n.updates} updates, staleness mean {n.staleness_mean:.2f}, max {n.staleness_max}{held}{dropped}"
             )
         if self.closed_for:
             lines.append(f"  no instance admitted during {self.closed_for} dispatches, while updates were held back")
@@ -203,4 +211,5 @@ def _add(stage: StageStats, direction: str, queue: Sequence[int]) -> None:
 
 def _node(counts: np.ndarray) -> NodeStats:
     updates, stale_sum, stale_max, held, held_for = counts[c.UPDATES : c.HISTOGRAM].tolist()
-    return NodeStats(updates, stale_sum, stale_max, counts[c.HISTOGRAM : c.AWAITED].copy(), held, held_for)
+    histogram, dropped = counts[c.HISTOGRAM : c.DROPPED_ROWS].copy(), int(counts[c.DROPPED_ROWS])
+    return NodeStats(updates, stale_sum, stale_max, histogram, held, held_for, dropped)

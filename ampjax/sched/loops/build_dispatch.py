@@ -8,7 +8,7 @@ from ampjax.sched import columns as c
 from ampjax.sched.columns import Tables
 from ampjax.sched.loops.choose import choose
 from ampjax.sched.loops.compiled import entry, inlined
-from ampjax.sched.loops.queues import deactivate, handle_of, line_of, oldest_first, put_alike_first, space_for
+from ampjax.sched.loops.queues import deactivate, differ, handle_of, line_of, oldest_first, put_alike_first, space_for
 from ampjax.sched.loops.travel import travel
 from ampjax.sched.loops.versions import count_gradients, note_versions
 
@@ -76,7 +76,7 @@ def try_build(t, q, spare, decision, pack, due):
         oldest_first(t, q)
     goes_forth = direction != c.BACKWARD and t.stages[stage, c.KIND] != c.ENDS
     most, space = t.queues[q, c.MAX_ITEMS], space_for(t, stage, spare) if goes_forth else np.int64(c.UNLIMITED)
-    if direction == c.BACKWARD and t.stages[stage, c.STASHES]:
+    if direction == c.BACKWARD and (t.stages[stage, c.STASHES] or (t.stages[stage, c.DROPS] and differ(t, q))):
         most = put_alike_first(t, q)
     n, rows, out, inputs, follower = fit_messages(t, q, most, space, pack)
     if goes_forth and lacks_slots(t, stage, out, decision):

@@ -244,9 +244,61 @@ def has_room(t, q, spare):
     return t.lines[t.live[t.queues[q, c.HEAD], c.INVOCATION], c.OUT_ROWS] <= space
 
 
+@inlined
+def are_alike(t, stage, v, w):
+    """Tells whether two messages on their way back may share a dispatch of a stage that stashes weights or drops gradients.
+
+    Args:
+      t: The tables.
+      stage: The stage.
+      v: A message.
+      w: Another one.
+    """
+    alike, first = True, t.stages[stage, c.PARAMS]
+    for p in range(t.stages[stage, c.N_PARAMS]):
+        node, one, other = t.params[first + p, c.NODE], t.live[v, c.SEEN + p], t.live[w, c.SEEN + p]
+        if t.stages[stage, c.STASHES]:
+            alike = alike and one == other
+        else:
+            version = t.nodes[node, c.VERSION]
+            alike = alike and is_dropped(t, node, version - one) == is_dropped(t, node, version - other)
+    return alike
+
+
+@inlined
+def is_dropped(t, node, age):
+    """Tells whether a node drops gradients.
+
+    Args:
+      t: The tables.
+      node: The node's line of `nodes`.
+      age: Updates of the node since the messages have seen its parameters.
+    """
+    return 0 <= t.nodes[node, c.STALEST] < age
+
+
+@inner
+def differ(t, q):
+    """Tells whether some messages of a queue may not share a dispatch with its first one. Where none differ, the queue stays as it is.
+
+    Args:
+      t: The tables.
+      q: The queue, which is not empty.
+    """
+    head = np.int64(t.queues[q, c.HEAD])
+    v = np.int64(t.live[head, c.NEXT])
+    while v >= 0:
+        if not are_alike(t, q // c.N_DIRECTIONS, v, head):
+            return True
+        v = np.int64(t.live[v, c.NEXT])
+    return False
+
+
 @inner
 def put_alike_first(t, q):
-    """Puts the first message, and those that have seen the same parameter versions, before the others, as far as they fit one dispatch.
+    """Puts the first message, and those that may share a dispatch with it, before the others, as far as they fit one dispatch.
+
+    These have seen the same parameter versions; where weights are not stashed, it is enough that their gradients are dropped at the same nodes.
 
     The others count from now on as if they had come together, when the first of all began to wait.
 
@@ -259,14 +311,12 @@ def put_alike_first(t, q):
     """
     head = np.int64(t.queues[q, c.HEAD])
     born = t.queues[q, c.SORTED_BORN] if t.queues[q, c.N_SORTED] else np.int64(t.live[head, c.BORN])
-    n_params = t.stages[q // c.N_DIRECTIONS, c.N_PARAMS]
+    stage = q // c.N_DIRECTIONS
     n, rows, last = 1, np.int64(t.lines[line_of(t, head), c.IN_ROWS]), head
     first_other = last_other = np.int64(-1)
     fits, v = True, np.int64(t.live[head, c.NEXT])
     while v >= 0:
-        follower, alike = np.int64(t.live[v, c.NEXT]), fits
-        for p in range(n_params):
-            alike = alike and t.live[v, c.SEEN + p] == t.live[head, c.SEEN + p]
+        follower, alike = np.int64(t.live[v, c.NEXT]), fits and are_alike(t, stage, v, head)
         own = np.int64(t.lines[line_of(t, v), c.IN_ROWS])
         if alike and rows + own <= t.queues[q, c.MAX_ROWS]:
             t.live[last, c.NEXT] = v

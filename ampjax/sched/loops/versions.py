@@ -2,6 +2,9 @@
 
 A node with a staleness budget `k` knows how many messages that saw each of its latest `k + 1` versions still owe it a gradient. At version `v` it does not update before
 those that saw version `v - k` have answered: theirs would be too stale after it. It goes on accumulating meanwhile, and no dispatch waits.
+
+A node that drops stale gradients does not count those that are staler than its limit. All messages of a dispatch are alike in this: what is dropped at a node is
+dropped for the whole dispatch.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import numpy as np
 
 from ampjax.sched import columns as c
 from ampjax.sched.loops.compiled import inlined
-from ampjax.sched.loops.queues import handle_of
+from ampjax.sched.loops.queues import handle_of, is_dropped
 
 
 @inlined
@@ -82,7 +85,7 @@ def count_gradients(t, stage, messages, lines, due):
 
 @inlined
 def count_rows(t, node, age, rows):
-    """Counts gradient rows of a node that are equally stale.
+    """Counts gradient rows of a node that are equally stale: among those of its next update, or as dropped.
 
     Args:
       t: The tables.
@@ -90,6 +93,9 @@ def count_rows(t, node, age, rows):
       age: Updates of the node since the messages have seen its parameters.
       rows: How many rows.
     """
+    if is_dropped(t, node, age):
+        t.nodes[node, c.DROPPED_ROWS] += rows
+        return
     t.nodes[node, c.COUNT] += rows
     t.nodes[node, c.STALENESS] += rows * age
     t.nodes[node, c.STALE_SUM] += rows * age

@@ -81,7 +81,8 @@ def _stages(plan: Plan, settings: SchedulerSettings, arenas: Arenas, starts: Map
         kind = c.GROUPS if not stage.kind.is_dispatched else c.COMPUTES if stage.outputs else c.ENDS
         head = kind, stage.worker, len(stage.ports), len(own), stage.kind.is_transfer, stage.workers_ahead
         stashes = any(node in settings.stashed for node in stage.params)
-        traits = stashes, stage.route_by is not None, stage.ragged
+        drops = any(node in settings.stalest for node in stage.params)
+        traits = stashes, drops, stage.route_by is not None, stage.ragged
         table[stage.number, : c.SIZES] = (*head, starts[stage.number], len(stage.parameterised), *traits)
         table[stage.number, c.SIZES : c.ARENA] = padded_sizes(stage, c.N_SIZES)
         table[stage.number, c.ARENA : c.ARENA + len(own)] = own
@@ -123,6 +124,7 @@ def _nodes(plan: Plan, settings: SchedulerSettings) -> np.ndarray:
     for number, node in enumerate(plan.graph.parameterised):
         nodes[number, c.INTERVAL] = c.NEVER if settings.flush_every is not None else settings.intervals.get(node, 1)
         nodes[number, c.BUDGET] = settings.budgets.get(node, c.NO_BUDGET)
+        nodes[number, c.STALEST] = settings.stalest.get(node, c.NO_BUDGET)
         nodes[number, c.MEETS] = bool(settings.sync.every) and bool(plan.graph.parameterised[node].options.replica_of)
     return nodes
 

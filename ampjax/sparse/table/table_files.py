@@ -147,6 +147,15 @@ def sweep(folder: str | Path) -> None:
     leftovers.sweep(folder, _STEM, remove)
 
 
+def is_name(name: str) -> bool:
+    """Tells whether a saved table may have a file of this name.
+
+    Args:
+      name: The name.
+    """
+    return name == MANIFEST or re.fullmatch(_STEM + r"[0-9a-f]{8}-[a-z]+-[0-9-]+\.bin", name) is not None
+
+
 def sync_folder(folder: Path) -> None:
     """Waits until the names in a folder are on the disk.
 
@@ -235,7 +244,7 @@ def _is_entry(entry: Any) -> bool:
     if not isinstance(entry, dict) or not {"file", "dtype", "shape", "sha256"} <= entry.keys():
         return False
     name, shape = entry["file"], entry["shape"]
-    if not isinstance(name, str) or not re.fullmatch(_STEM + r"[0-9a-f]{8}-[a-z]+-[0-9-]+\.bin", name):
+    if not isinstance(name, str) or name == MANIFEST or not is_name(name):
         return False
     try:
         dtype = jnp.dtype(entry["dtype"])

@@ -131,6 +131,7 @@ class FitRun:
             stats.dispatches,
             stats.updates,
             compilations() - compiled,
+            stats.dropped,
         )
 
     async def _train(self, name: str, began_s: float) -> dict[str, float]:

@@ -112,12 +112,21 @@ def test_the_engine_bench_fills_its_dispatches(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_budgets_are_kept_where_their_cost_is_measured(tmp_path: Path) -> None:
-    options = {"budgets": (0, 2), "instances": 12, "hidden": 4, "max_dispatch_size": 4, "min_update_interval": 4}
+    options = {
+        "budgets": (0, 2),
+        "limits": (0,),
+        "instances": 12,
+        "hidden": 4,
+        "max_dispatch_size": 4,
+        "min_update_interval": 4,
+    }
     rows = budgets.main(budgets.BudgetsBench(**options, epochs=1, json=tmp_path / "budgets.jsonl"))
     assert [json.loads(line) for line in (tmp_path / "budgets.jsonl").read_text().splitlines()] == rows
-    assert [(row["model"], row["max_staleness"]) for row in rows] == [
-        (model, k) for model in ("list reduction", "trees") for k in (None, 0, 2)
+    bounds = [(None, None), (0, None), (2, None), (None, 0)]
+    assert [(row["model"], row["max_staleness"], row["drop_staler_than"]) for row in rows] == [
+        (model, *bound) for model in ("list reduction", "trees") for bound in bounds
     ]
+    assert all((row["drop_staler_than"] == 0) == (row["dropped"] > 0) for row in rows)
     assert all(row["staleness_max"] <= row["max_staleness"] for row in rows if row["max_staleness"] is not None)
     assert min(row["per_s"] for row in rows) > 0
     with pytest.raises(SettingsError, match="--epochs"):

@@ -34,7 +34,7 @@ def same(one, other):
     ("name", "options"),
     [
         ("trees", {"weights": "stashed"}),
-        ("sequences", {"weights": "estimated"}),
+        ("sequences", {"weights": "estimated", "drop_staler_than": 0}),
         ("questions", {}),
         pytest.param("questions, edge by edge", {}, marks=pytest.mark.full),
         pytest.param("tagger", {}, marks=pytest.mark.full),
@@ -50,6 +50,7 @@ def test_launches(name, options, monkeypatch):
     names = Names.of(trainer.plan)
     writer = BatchWriter(names)
     stages = [launch for launch in seen if launch.stage >= 0]
+    assert any(launch.dropped for launch in stages) == ("drop_staler_than" in options)
     for number, launch in enumerate(stages):
         writer.launch(launch, TAKE if number % 2 else LAUNCH, number % 3)
     found = read(writer, names)

@@ -10,6 +10,7 @@ import ampjax.parallel as px
 from ampjax.cluster.hosts.resources import Machine, Resources
 from ampjax.errors import HostDiedError, SettingsError
 from ampjax.parallel.homes.column_reads import Readings
+from ampjax.parallel.planning import variable_plan
 from ampjax.parallel.planning.compiled_collectives import Collective, collectives
 from ampjax.parallel.runner_model import BuiltModel
 from ampjax.sparse.rewrite.pulled_step import rewrite
@@ -103,6 +104,15 @@ def test_alpha_decides_what_stays_dense():
     below = make(alpha_threshold=0.51)
     below.run(a_batch(range(64)))
     assert below.explain()["table"].choice == "table at servers"
+
+
+def test_what_does_not_fit_a_device_is_a_table(monkeypatch):
+    monkeypatch.setattr(variable_plan, "device_bytes", lambda devices: 2000)
+    runner = make(alpha_threshold=0.5)
+    runner.run(a_batch(range(64)))
+    assert runner.explain()["table"].choice == "table at servers: 2,048 bytes do not fit into a device's 2,000", (
+        "64 rows of four numbers, and their gradient"
+    )
 
 
 def test_double_precision_trains_without_tables():

@@ -143,6 +143,10 @@ DAMAGES = {
     "no JSON": (1, "{"),
     "no update": (1, "[]"),
     "a column that is too short": (1, None),
+    "no rows": (
+        1,
+        '{"node": "f0", "version": 1, "rows": 1, "dropped": "2", "epoch": [], "instance": [], "seen": [], "staleness": [], "gradient_rows": []}',
+    ),
     "no number": (1, '{"node": "f0", "version": true, "rows": 1}'),
 }
 

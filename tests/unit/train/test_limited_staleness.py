@@ -1,4 +1,4 @@
-"""The settings `max_staleness` and `exact_staleness`: what is refused, and that all ways of training heed them."""
+"""The settings `max_staleness`, `drop_staler_than` and `exact_staleness`: what is refused, and that all ways of training heed them."""
 
 import functools
 from collections import Counter
@@ -56,7 +56,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("setting", ["max_staleness", "exact_staleness"])
+@pytest.mark.parametrize("setting", ["max_staleness", "drop_staler_than", "exact_staleness"])
 @pytest.mark.parametrize("value", MISTAKES.values(), ids=MISTAKES)
 def test_what_is_no_number_of_versions(setting, value):
     expected = rf"setting `{setting}`: expected versions from 0 to 65535, or .*\n?.*{setting}=\{{'embed': 4\}}"
@@ -64,7 +64,7 @@ def test_what_is_no_number_of_versions(setting, value):
         amp.Settings(**{setting: value})
 
 
-@pytest.mark.parametrize("setting", ["max_staleness", "exact_staleness"])
+@pytest.mark.parametrize("setting", ["max_staleness", "drop_staler_than", "exact_staleness"])
 @pytest.mark.parametrize(
     ("name", "got", "fix"),
     [
@@ -90,6 +90,34 @@ def test_the_trainer_says_so():
     assert "max_staleness" not in repr(amp.Trainer(graphs.chain(2)))
     assert repr(amp.Trainer(graphs.chain(2), max_staleness=3)).endswith(", max_staleness=3)")
     assert repr(amp.Trainer(graphs.chain(2), exact_staleness=3)).endswith(", exact_staleness=3)")
+    assert repr(amp.Trainer(graphs.chain(2), drop_staler_than=3)).endswith(", drop_staler_than=3)")
+
+
+@pytest.mark.parametrize(("limits", "most"), [(1, 1), ({"f0": 2}, 2)], ids=["for all", "for one"])
+def test_each_node_drops_what_is_staler_than_its_limit(tmp_path, limits, most):
+    trainer = trained(
+        graphs.chain(2), graphs.chain_data(30), epochs=1, drop_staler_than=limits, update_log=tmp_path / "log"
+    )
+    nodes = trainer.statistics.nodes
+    assert nodes["f0"].dropped > 0 and (nodes["f1"].dropped > 0) == (limits == 1)
+    for node in nodes.values():
+        assert node.gradients + node.dropped == 30
+    assert nodes["f0"].staleness_max == most
+    assert f"{nodes['f0'].dropped} of 30 gradient rows dropped" in repr(trainer.statistics)
+    own = [update for update in amp.read_update_log(tmp_path / "log") if update.node == "f0"]
+    assert (
+        sum(update.rows for update in own) == sum(update.gradient_rows.sum() for update in own) == nodes["f0"].gradients
+    )
+    assert max(update.staleness.max() for update in own) == most
+    assert 0 < sum(update.dropped for update in own) <= nodes["f0"].dropped  # some may have come after the last update
+    assert any("dropped before" in repr(update) for update in own)
+    history = trainer.fit(graphs.chain_data(30), **QUIET)
+    assert history[0].dropped == history[0].record()["dropped"] == trainer.statistics.dropped > 0
+
+
+def test_a_budget_leaves_nothing_to_drop():
+    trainer = trained(graphs.chain(2), graphs.chain_data(30), max_staleness=2, drop_staler_than=2)
+    assert trainer.statistics.dropped == 0 and trainer.statistics.staleness_max == 2
 
 
 def test_shared_parameters_have_one_budget():
@@ -120,31 +148,34 @@ def test_in_other_modes_a_budget_changes_nothing():
         assert params[0] == params[1]
 
 
+@pytest.mark.parametrize("setting", ["max_staleness", "drop_staler_than"])
 @pytest.mark.parametrize("budget", [1, {"f0": 1}], ids=["for all", "for one"])
-def test_a_recording_knows_the_budget(tmp_path, budget):
-    data, file, options = graphs.chain_data(12), tmp_path / "run", {**OPTIONS, "max_staleness": budget}
-    params = trained(graphs.chain(2), data, max_staleness=budget, record=file).params
+def test_a_recording_knows_the_budget(tmp_path, setting, budget):
+    data, file, options = graphs.chain_data(12), tmp_path / "run", {**OPTIONS, setting: budget}
+    params = trained(graphs.chain(2), data, record=file, **options).params
     again = amp.Trainer(graphs.chain(2), optax.sgd(1e-5), **options)
     amp.replay(file, again, data, **QUIET)
     assert again.params == params
     assert len(amp.replay(file, graphs.chain(2), data, tx=optax.sgd(1e-5), **QUIET)) == 2, "with the recorded settings"
-    other = amp.Trainer(graphs.chain(2), optax.sgd(1e-5), **{**options, "max_staleness": 2})
-    with pytest.raises(ReplayError, match=r"settings, max_staleness: expected .*1.*, got 2"):
+    other = amp.Trainer(graphs.chain(2), optax.sgd(1e-5), **{**options, setting: 2})
+    with pytest.raises(ReplayError, match=rf"settings, {setting}: expected .*1.*, got 2"):
         amp.replay(file, other, data, **QUIET)
 
 
 def test_a_simulation_keeps_the_budget():
     run = functools.partial(amp.simulate, graphs.chain(2), graphs.chain_data(40), cost=FlopsCost, workers=2, **OPTIONS)
     assert run(max_staleness=1).stats.staleness_max == 1 < run().stats.staleness_max
+    assert run(drop_staler_than=1).stats.staleness_max == 1 and run(drop_staler_than=1).stats.dropped > 0
 
 
 def test_a_resumed_fit_counts_on():
-    one = trained(graphs.chain(2), graphs.chain_data(12), epochs=1, max_staleness=0)
+    one = trained(graphs.chain(2), graphs.chain_data(12), epochs=1, max_staleness={"f1": 0}, drop_staler_than=0)
     other = amp.Trainer(graphs.chain(2), max_staleness=0, **OPTIONS)
     counts = other.session.scheduler.counts
     counts.resume(one.session.scheduler.counts.state())
     told = counts.read()
-    assert repr(told) == repr(one.session.scheduler.counts.read()) and "held back" in repr(told)
+    assert repr(told) == repr(one.session.scheduler.counts.read())
+    assert "held back" in repr(told) and "rows dropped" in repr(told)
     assert told.closed_for == one.statistics.closed_for > 0
 
 

@@ -1,0 +1,121 @@
+"""Tables that are in another process than the program that made them: they travel as the files of a saved table."""
+
+from __future__ import annotations
+
+import copyreg
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from ampjax.errors import TableError
+from ampjax.sparse.table import table_files
+from ampjax.sparse.table.sharded_table import Table
+
+
+class TravellingTable:
+    """A table, or what stands for it where its rows have not arrived. It implements `ir.host_tables.SentTable`.
+
+    It is pickled without its rows, so that a program which names a large table is small. The rows follow to the one process that needs them.
+
+    Args:
+      shape: `[n_rows, *row]`.
+      dtype: The rows' dtype.
+      transform: The optax transform of the rows.
+      table: The table itself, where it is.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype, transform: Any, table: Table | None = None):
+        self.shape, self.dtype, self.transform, self.table = shape, dtype, transform, table
+
+    @classmethod
+    def of(cls, table: Table) -> TravellingTable:
+        """A table that is here.
+
+        Args:
+          table: The table.
+        """
+        return cls(table.shape, table.dtype, table.transform, table)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TravellingTable, (self.shape, self.dtype, self.transform)
+
+    def without_rows(self) -> TravellingTable:
+        """What stands for it in another process."""
+        return TravellingTable(self.shape, self.dtype, self.transform)
+
+    # -- in the process that has the rows
+
+    def pull(self, row_ids: np.ndarray) -> np.ndarray:
+        """As `Table.pull`."""
+        return self._here.pull(row_ids)
+
+    def push(self, row_ids: np.ndarray, grads: np.ndarray) -> int:
+        """As `Table.push`."""
+        return self._here.push(row_ids, grads)
+
+    def dense(self) -> np.ndarray:
+        """As `Table.dense`."""
+        return self._here.dense()
+
+    @property
+    def opt_state(self) -> Any:
+        """As `Table.opt_state`."""
+        return self._here.opt_state
+
+    @property
+    def version(self) -> int:
+        """As `Table.version`."""
+        return self._here.version
+
+    def as_files(self) -> dict[str, np.ndarray]:
+        """Gives all that it is: rows, optimizer state, version, settings.
+
+        Returns:
+          The bytes of the files of a saved table, by name.
+        """
+        with TemporaryDirectory() as folder:
+            self._here.save(folder)
+            return {path.name: np.fromfile(path, np.uint8) for path in sorted(Path(folder).iterdir())}
+
+    def take_files(self, files: Mapping[str, np.ndarray]) -> None:
+        """Becomes what another one gave; references to the table see it.
+
+        Args:
+          files: What `as_files` gave.
+
+        Raises:
+          TableError: If these are no files of a table of the same shape and dtype.
+        """
+        with TemporaryDirectory() as folder:
+            for name, content in files.items():
+                if not table_files.is_name(name):
+                    raise TableError(
+                        "take_files", "the files of a saved table", f"`{name}`", "Pass what `as_files` gave."
+                    )
+                content.tofile(Path(folder) / name)
+            arrived = Table.load(folder, self.transform)
+        if self.table is None:
+            self.table = arrived
+        else:
+            self.table.take_over(arrived)
+
+    @property
+    def _here(self) -> Table:
+        if self.table is None:
+            fix = "Ask the trainer whose table it is: `trainer.params`, or `trainer.save`."
+            raise TableError("table, rows", "rows in this process", "a table that is in another process", fix)
+        return self.table
+
+    def __repr__(self) -> str:
+        return repr(self.table) if self.table is not None else f"a table {list(self.shape)} in another process"
+
+
+def _pickled(table: Table) -> tuple[Any, ...]:
+    """What is pickled of a table, as a part of a graph that is sent to hosts: what stands for it."""
+    return TravellingTable.of(table).__reduce__()
+
+
+copyreg.pickle(Table, _pickled)  # pyright: ignore[reportArgumentType] - a tuple of a class and its arguments
