@@ -27,6 +27,7 @@ from ampjax.parallel.runner_checkpoints import RunnerCheckpoints
 from ampjax.parallel.runner_model import BuiltModel, InitialModel
 from ampjax.parallel.steps.step_outcome import Metrics, fetched
 from ampjax.parallel.workers.recovery import Recoverer
+from ampjax.parallel.workers.workers_step import WorkersStep
 
 Tree = Any
 
@@ -122,12 +123,15 @@ class Training:
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
-    def take_step(self, parts: Sequence[Tree], wanted: Sequence[str]) -> Metrics:
+    def take_step(
+        self, parts: Sequence[Tree], wanted: Sequence[str], following: Sequence[Tree] | None = None
+    ) -> Metrics:
         """One step over all replicas, with what is due after it: another split of tables, a checkpoint.
 
         Args:
           parts: By replica its part of the batch.
           wanted: What of the aggregated gradients to read.
+          following: By replica its part of the next batch, if it is known.
 
         Returns:
           The step's metrics.
@@ -140,6 +144,8 @@ class Training:
         while True:
             try:
                 if metrics is None:
+                    if following is not None and isinstance(model.step, WorkersStep):
+                        model.step.announce(following)
                     metrics, dropped = self._step(model, parts, wanted)
                 self._split_as_found(model)
                 path = self.checkpoints.save_if_due(self.steps, self.save)

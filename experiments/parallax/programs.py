@@ -41,7 +41,7 @@ def can_be_processes(way: str) -> bool:
     Args:
       way: A name in `WAYS`, or `pmap`.
     """
-    return way in WAYS and WAYS[way].get("run_option") != "ar"
+    return way in WAYS
 
 
 class Ours:
