@@ -149,14 +149,24 @@ class RowsAtServers:
       resources: The machines.
       wire: Its counters get the bytes between machines.
       local_aggregation: Whether the replicas of a machine pull and push together.
+      is_alone: Whether no client elsewhere uses the table at the same time. If one does, what a server counts can't be told apart, and what
+        this client counts stands for both ends.
     """
 
     is_served = True
 
-    def __init__(self, path: str, table: Table, resources: Resources, wire: Wire, local_aggregation: bool):
+    def __init__(
+        self,
+        path: str,
+        table: Table,
+        resources: Resources,
+        wire: Wire,
+        local_aggregation: bool,
+        is_alone: bool = True,
+    ):
         self.tables = [table]
         self._path, self._resources, self._wire = path, resources, wire
-        self._together = local_aggregation
+        self._together, self._is_alone = local_aggregation, is_alone
 
     @property
     def table(self) -> Table:
@@ -274,6 +284,8 @@ class RowsAtServers:
         result = call()
         after = self.table.traffic
         for server, home in enumerate(homes):
+            if not self._is_alone:
+                before, after = (before[0],) * 2, (after[0],) * 2
             for end, old, new in zip((machine, home), before, after, strict=True):
                 self._put_down(machine, home, end, new[server] - old[server])
         return result

@@ -185,7 +185,7 @@ def _row_home(setup: RunnerSetup, plan: VariablePlan, path: str, rule: RowRule, 
         tables = [_table(setup, path, rule, values, n, in_turn(own, n)) for own in servers]
         return RowsOnEveryMachine(path, tables, resources, setup.wire, servers)
     table = _table(setup, path, rule, values, plan.partitions[path], plan.servers[path])
-    return RowsAtServers(path, table, resources, setup.wire, config.local_aggregation)
+    return RowsAtServers(path, table, resources, setup.wire, config.local_aggregation, setup.group is None)
 
 
 def _table(setup: RunnerSetup, path: str, rule: RowRule, values: Any, partitions: int, servers: Any) -> Table:
