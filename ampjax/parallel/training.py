@@ -25,7 +25,9 @@ from ampjax.parallel.planning.variable_plan import plan_variables
 from ampjax.parallel.report import StepTotals
 from ampjax.parallel.runner_checkpoints import RunnerCheckpoints
 from ampjax.parallel.runner_model import BuiltModel, InitialModel
+from ampjax.parallel.steps.asynchronous_steps import AsyncStep
 from ampjax.parallel.steps.step_outcome import Metrics, fetched
+from ampjax.parallel.workers.recovered_losses import RecoveredLosses
 from ampjax.parallel.workers.recovery import Recoverer
 from ampjax.parallel.workers.workers_step import WorkersStep
 
@@ -68,6 +70,7 @@ class Training:
         if setup.group is not None and setup.config.checkpoint is not None:
             self.recoverer = Recoverer(self._go_back_to, self._go_back_to_begin, self._step_again)
             self.recoverer.begin_at(first)
+        self._losses = RecoveredLosses(lambda error: self._recover(error, self.steps + 1))
 
     @property
     def built(self) -> BuiltModel:
@@ -178,9 +181,10 @@ class Training:
         if searches is not None and not searches.is_over:
             jax.block_until_ready((outcome.aux, [np.asarray(loss) for loss in outcome.losses]))
             self._found = searches.record(self._clock() - start)
+        may_be_lost = self.recoverer is not None and isinstance(model.step, AsyncStep)
         result = Metrics(
             step=self.steps,
-            losses=outcome.losses,
+            losses=self._losses.of(self.steps, outcome.losses) if may_be_lost else outcome.losses,
             aux=outcome.aux,
             alpha=model.readable(outcome.alpha),
             traffic=self.setup.wire.traffic() - before,
@@ -269,4 +273,6 @@ class Training:
         self.steps = 0
 
     def _step_again(self, parts: Sequence[Tree]) -> None:
-        self._count(self.built.step(self.steps + 1, parts, False).alpha)
+        outcome = self.built.step(self.steps + 1, parts, False)
+        self._count(outcome.alpha)
+        self._losses.replace(self.steps, outcome.losses)

@@ -29,7 +29,9 @@ from experiments.parallax.workloads import Sizes, Workload, workload
 TURN = 10
 """Steps of a program on the table before the other has its turn."""
 
-What = Literal["lm", "table", "towers", "processes", "workers", "workers-lm", "ahead", "ahead-lm", "resnet", "inception"]
+What = Literal[
+    "lm", "table", "towers", "processes", "workers", "workers-lm", "ahead", "ahead-lm", "resnet", "inception"
+]
 
 
 @dataclass(frozen=True, kw_only=True)

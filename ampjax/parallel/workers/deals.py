@@ -17,7 +17,7 @@ from ampjax.parallel.config.resources import Resources
 from ampjax.parallel.homes.all_homes import VariableHomes
 from ampjax.parallel.homes.column_reads import Readings
 from ampjax.parallel.homes.row_copies import RowsOnEveryMachine
-from ampjax.parallel.homes.row_homes import WHOLE, Reading, RowHome
+from ampjax.parallel.homes.row_homes import WHOLE, Reading, RowHome, row_bytes
 from ampjax.parallel.steps import batch_rows
 from ampjax.parallel.workers.process_group import ProcessGroup
 from ampjax.parallel.workers.worker_messages import Places, RowWork, StepDone, StepWork
@@ -25,6 +25,9 @@ from ampjax.sparse.rewrite.pulled_step import SparseProgram
 from ampjax.sparse.rewrite.unique_ids import UniqueRows
 from ampjax.sparse.table.pending_update import PendingUpdate
 from ampjax.sparse.table.row_client import SplitPlace
+
+EARLY_BYTES = 1 << 22
+"""Of rows that a replica could pull before the update that precedes its step. With fewer, two pulls in place of one cost more than they hide."""
 
 Tree = Any
 Versions = list[tuple[Any, int]]
@@ -116,7 +119,7 @@ class Dealer:
             for replica, unique in zip(own, each, strict=True):
                 work = self._row_work(replica, home, unique, updates[path], after is not None)
                 reading = readings[path] if home.is_served else WHOLE
-                tables[replica][path] = work._replace(size=size, reading=reading, early=_early(unique, touched))
+                tables[replica][path] = work._replace(size=size, reading=reading, early=_early(home, unique, touched))
         number = self._group.next_number()
         works = {replica: StepWork(number, leaves[replica], tables[replica]) for replica in own}
         versions = [(key, n + (after is not None)) for key, n in self.versions]
@@ -194,11 +197,13 @@ def _touched(home: RowHome, rows: Sequence[UniqueRows]) -> np.ndarray | None:
     return np.concatenate([unique.ids for unique in rows]) if home.table.untouched_rows_stay else None
 
 
-def _early(unique: UniqueRows, touched: np.ndarray | None) -> np.ndarray | None:
-    if touched is None:
+def _early(home: RowHome, unique: UniqueRows, touched: np.ndarray | None) -> np.ndarray | None:
+    """Which of a replica's rows it may pull before the update; None if that does not pay."""
+    nbytes = row_bytes(home.table)
+    if touched is None or len(unique.ids) * nbytes < EARLY_BYTES:
         return None
     early = np.isin(unique.ids, touched, invert=True)
-    return early if early.any() else None
+    return early if early.any() and early.sum() * nbytes >= EARLY_BYTES else None
 
 
 def _leaves(tree: Tree) -> list[np.ndarray]:

@@ -1,7 +1,7 @@
 """Steps over workers: the runner deals out the batch, and makes the update when all have pushed their gradients.
 
-If the next batch is known by then, it is dealt out while this one is computed. Its rows are asked for at once: servers answer for those that the
-present step does not change, and for the others as soon as they have been updated. So the bits are the same as without.
+If the next batch is known by then, it is dealt out while this one is computed, and its rows are asked for. Servers answer as soon as the rows have
+been updated, and at once for many rows that the present step does not change. So the bits are the same as without.
 """
 
 from __future__ import annotations
