@@ -151,10 +151,10 @@ def serve(context: HostContext, clients: Sequence[str] = ()) -> None:
                 if channel is context.driver:
                     raise
                 del services[channel]  # what becomes of the others is the driver's affair
-        while ready := next((each for each in waiting if services[each[0]].is_ready(each[1])), None):
-            waiting.remove(ready)
-            channel, request = ready
+                waiting = [each for each in waiting if each[0] is not channel]
+        driver = services[context.driver]
+        while (place := next((i for i, (who, what) in enumerate(waiting) if services[who].is_ready(what)), -1)) >= 0:
+            channel, request = waiting.pop(place)
             services[channel].serve(request)
-            driver = services[context.driver]
             waiting += [(context.driver, early) for early in driver.early]
             driver.early.clear()
