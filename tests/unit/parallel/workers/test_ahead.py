@@ -30,7 +30,7 @@ def test_steps_that_know_the_next_one_are_the_same(options, tmp_path, monkeypatc
         same_step(runners, 8, following=4)  # another batch than was announced
         [each.resplit(3) for each in runners]  # rows have moved since they were asked for
         same_step(runners, 4, following=5)
-        with pytest.raises(ParameterError, match="got a loss of inf"):
+        with pytest.raises(ParameterError, match=r"got a loss of \[?inf"):
             runner.run(batch(6, np.inf), following=batch(5))
         same_step(runners, 5, following=6)  # announced by a step that was not taken
         own = batch(7)
@@ -39,7 +39,7 @@ def test_steps_that_know_the_next_one_are_the_same(options, tmp_path, monkeypatc
         runner.run({**own}, following=own)
         own["ids"][:] = 3  # in place: what was announced is another batch now
         assert runner.run(own).loss == runners[0].run(own).loss
-        runner.run(batch(9), following={"ids": np.zeros(3)})  # no batch at all
+        runner.run(batch(9), following={"ids": np.zeros(4)})  # no batch at all
         assert not is_ahead(runner)
         runners[0].run(batch(9))
         same_model(runners)
