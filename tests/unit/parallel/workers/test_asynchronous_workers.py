@@ -29,14 +29,18 @@ def counted_batch(number):
     return {"ids": rng.integers(0, 20, 6), "y": rng.integers(1, 9, 6).astype(np.float32)}
 
 
+def counting(folder):
+    params = {"table": np.zeros((20, 2), np.float32), "w": np.zeros(2, np.float32)}
+    checkpoint = px.Checkpoints(folder, every_steps=2)
+    config = px.ParallaxConfig(sync=False, max_staleness=1, alpha_threshold=2.0, checkpoint=checkpoint)
+    return px.get_runner(counted_loss, params, optax.sgd(1.0), ONE_SERVER, config)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:ampjax. :RuntimeWarning")
 def test_every_gradient_counts_once_although_processes_are_lost(tmp_path):
-    params = {"table": np.zeros((20, 2), np.float32), "w": np.zeros(2, np.float32)}
-    checkpoint = px.Checkpoints(tmp_path / "c", every_steps=2)
-    config = px.ParallaxConfig(sync=False, max_staleness=1, alpha_threshold=2.0, checkpoint=checkpoint)
     wanted, ages, losses = collections.Counter(), [], []
-    with px.get_runner(counted_loss, params, optax.sgd(1.0), ONE_SERVER, config) as runner:
+    with counting(tmp_path / "c") as runner:
         assert [state.role for state in runner.hosts] == ["server", "worker", "worker"]
         for number in range(7):
             metrics = runner.run(counted_batch(number))
@@ -80,3 +84,19 @@ def test_processes_are_asynchronous_as_devices_are(number, tmp_path):
                 kill(runner.hosts[number], signal.SIGKILL)
         same_model(runners)
         assert len(runner.recoveries) == 1 and max(wanted.staleness) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore:ampjax. :RuntimeWarning")
+def test_an_update_that_waits_for_a_worker_that_hangs_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setenv("AMPJAX_HOST_SILENCE_S", "2")
+    with counting(tmp_path / "c") as runner:
+        assert np.isfinite(runner.run(counted_batch(0)).loss)  # its workers have nothing to do
+        kill(runner.hosts[2], signal.SIGSTOP)
+        for number in (1, 2, 3):  # the first worker's gradients wait at the server until the second one has pulled
+            runner.run(counted_batch(number))
+        total = sum(float(counted_batch(number)["y"].sum()) for number in range(4))
+        np.testing.assert_array_equal(runner.params["w"], [-total] * 2)
+        (recovery,) = runner.recoveries
+        assert recovery.error.startswith("worker-1 on machine `b`: expected a running process, got no sign of life")
