@@ -72,7 +72,7 @@ class Runner:
 
     # ---- training ----------------------------------------------------------------------------------------------------
 
-    def run(self, batch: Tree, fetch: str | Sequence[str] = ()) -> Metrics:
+    def run(self, batch: Tree, fetch: str | Sequence[str] = (), following: Tree = None) -> Metrics:
         """Takes one step over all replicas.
 
         Ids outside a table have the same effect as on one device, by JAX's gather mode. Ids from -n to -1 count from the end of n rows. For
@@ -82,6 +82,8 @@ class Runner:
           batch: A joined batch, which is cut into as many parts as there are replicas, or `Parts`, as `shard` gives them.
           fetch: Which parts of the aggregated gradients to read: `gradients` (by path: an array, or `RowGrads` for a sparse variable),
             `norms` (by path), `global_norm`.
+          following: The batch of the next step, if it is known. Workers that are processes get it, and ask for its rows, while this step is
+            computed. The training is the same, bit for bit. It has no effect in one process, or where `sync` is False.
 
         Returns:
           The step's metrics.
@@ -99,9 +101,10 @@ class Runner:
             repeated (`recoveries`).
         """
         wanted = checked_fetch(fetch, self.setup.config.sync)
-        parts = split_batch(batch, len(self.setup.resources.devices))
+        n = len(self.setup.resources.devices)
+        parts = split_batch(batch, n)
         self._training.build(parts)
-        return self._training.take_step(parts, wanted)
+        return self._training.take_step(parts, wanted, None if following is None else split_batch(following, n))
 
     def build(self, batch: Tree) -> Runner:
         """Plans and builds the step for a batch without taking it; else the first `run` does this.

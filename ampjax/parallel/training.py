@@ -25,8 +25,11 @@ from ampjax.parallel.planning.variable_plan import plan_variables
 from ampjax.parallel.report import StepTotals
 from ampjax.parallel.runner_checkpoints import RunnerCheckpoints
 from ampjax.parallel.runner_model import BuiltModel, InitialModel
+from ampjax.parallel.steps.asynchronous_steps import AsyncStep
 from ampjax.parallel.steps.step_outcome import Metrics, fetched
+from ampjax.parallel.workers.recovered_losses import RecoveredLosses
 from ampjax.parallel.workers.recovery import Recoverer
+from ampjax.parallel.workers.workers_step import WorkersStep
 
 Tree = Any
 
@@ -67,6 +70,7 @@ class Training:
         if setup.group is not None and setup.config.checkpoint is not None:
             self.recoverer = Recoverer(self._go_back_to, self._go_back_to_begin, self._step_again)
             self.recoverer.begin_at(first)
+        self._losses = RecoveredLosses(lambda error: self._recover(error, self.steps + 1))
 
     @property
     def built(self) -> BuiltModel:
@@ -122,12 +126,15 @@ class Training:
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
-    def take_step(self, parts: Sequence[Tree], wanted: Sequence[str]) -> Metrics:
+    def take_step(
+        self, parts: Sequence[Tree], wanted: Sequence[str], following: Sequence[Tree] | None = None
+    ) -> Metrics:
         """One step over all replicas, with what is due after it: another split of tables, a checkpoint.
 
         Args:
           parts: By replica its part of the batch.
           wanted: What of the aggregated gradients to read.
+          following: By replica its part of the next batch, if it is known.
 
         Returns:
           The step's metrics.
@@ -140,6 +147,8 @@ class Training:
         while True:
             try:
                 if metrics is None:
+                    if following is not None and isinstance(model.step, WorkersStep):
+                        model.step.announce(following)
                     metrics, dropped = self._step(model, parts, wanted)
                 self._split_as_found(model)
                 path = self.checkpoints.save_if_due(self.steps, self.save)
@@ -172,9 +181,10 @@ class Training:
         if searches is not None and not searches.is_over:
             jax.block_until_ready((outcome.aux, [np.asarray(loss) for loss in outcome.losses]))
             self._found = searches.record(self._clock() - start)
+        may_be_lost = self.recoverer is not None and isinstance(model.step, AsyncStep)
         result = Metrics(
             step=self.steps,
-            losses=outcome.losses,
+            losses=self._losses.of(self.steps, outcome.losses) if may_be_lost else outcome.losses,
             aux=outcome.aux,
             alpha=model.readable(outcome.alpha),
             traffic=self.setup.wire.traffic() - before,
@@ -263,4 +273,6 @@ class Training:
         self.steps = 0
 
     def _step_again(self, parts: Sequence[Tree]) -> None:
-        self._count(self.built.step(self.steps + 1, parts, False).alpha)
+        outcome = self.built.step(self.steps + 1, parts, False)
+        self._count(outcome.alpha)
+        self._losses.replace(self.steps, outcome.losses)

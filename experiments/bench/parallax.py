@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -29,7 +29,9 @@ from experiments.parallax.workloads import Sizes, Workload, workload
 TURN = 10
 """Steps of a program on the table before the other has its turn."""
 
-What = Literal["lm", "table", "towers", "processes", "workers", "workers-lm", "resnet", "inception"]
+What = Literal[
+    "lm", "table", "towers", "processes", "workers", "workers-lm", "ahead", "ahead-lm", "resnet", "inception"
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +42,9 @@ class ParallaxBench:
     they need 10 GB each. `table`: a step on some rows of a table over a dense step, one device. `towers`: a step on two tables beside plain
     JAX that updates touched rows by hand (`by hand` in place of `plain`), with the memory that either needs. `processes`: the same step with servers in
     processes of their own over one with servers in this process, which stands in the place of plain JAX. `workers`, `workers-lm`: replicas
-    and as many servers in processes of their own over all in this one, for the table and for lm; name them, they are not among the usual
-    ones. `resnet`, `inception`: full depth, small images, in turn; and whether both programs hold the same collectives.
+    and as many servers in processes of their own over all in this one, for the table and for lm; `ahead`, `ahead-lm`: such processes that get the
+    next batch while they compute this one (`run(batch, following=...)`) over such that do not, in turns of ten steps. Name these four, they are
+    not among the usual ones. `resnet`, `inception`: full depth, small images, in turn; and whether both programs hold the same collectives.
 
     Args:
       what: Which comparisons.
@@ -61,7 +64,7 @@ class ParallaxBench:
       pixels: Height and width of images; Inception takes 75 at least.
       images: Images of a replica's part of a batch.
       replicas: Replicas, on one machine.
-      steps: Steps of each program that are timed; a tenth of them for dense steps of lm, a third as many turns of ten for table.
+      steps: Steps of each program that are timed; a tenth of them for dense steps of lm, a third as many turns of ten for table and `ahead`.
       json: File to which a JSON object is appended for each comparison.
     """
 
@@ -130,6 +133,8 @@ def main(options: ParallaxBench, console: Console | None = None) -> list[Result]
         "processes": lambda options: [server_processes(options)],
         "workers": lambda options: [workers(options)],
         "workers-lm": lambda options: [workers_lm(options)],
+        "ahead": lambda options: [ahead(f"{options.ids} of {options.rows} rows", _table(options, 4 * TURN), options)],
+        "ahead-lm": lambda options: [ahead("lm", _language_model(options), options)],
         "resnet": lambda options: [images("resnet", options)],
         "inception": lambda options: [images("inception", options)],
     }
@@ -240,6 +245,37 @@ def _in_processes(what: str, work: Workload, options: ParallaxBench) -> Result:
         same = jax.tree.map(np.array_equal, there.params, here.params)
         assert options.replicas > 2 or all(jax.tree.leaves(same))  # of more than two, sums go in another order
     return Result(what, timings["ours"].median, timings["plain"].median, 0.0)
+
+
+def ahead(what: str, work: Workload, options: ParallaxBench) -> Result:
+    """Steps that know the next batch over steps that do not; each program has processes of its own."""
+    without, knowing = (make(work, "+HYB", processes(options.replicas, 1), table_mode="lazy") for _ in range(2))
+    assert isinstance(without, Ours) and isinstance(knowing, Ours)
+    programs = {"ours": Knowing(knowing, work.batches), "plain": without}
+    with without.runner, knowing.runner:
+        timings = Turns(programs, work.batches).run(max(1, options.steps // 3), TURN)
+        assert all(jax.tree.leaves(jax.tree.map(np.array_equal, knowing.params, without.params)))
+    return Result(f"ahead: {options.replicas}, {what}", timings["ours"].median, timings["plain"].median, 0.0)
+
+
+class Knowing:
+    """A program that takes batches in a circle, and so knows the next one.
+
+    Args:
+      program: The program.
+      batches: The circle.
+    """
+
+    def __init__(self, program: Ours, batches: Sequence[Any]):
+        self._program, self._next = program, dict(zip(map(id, batches), (*batches[1:], batches[0]), strict=True))
+
+    def step(self, batch: Any) -> Any:
+        """One step."""
+        return self._program.step(batch, self._next[id(batch)])
+
+    def wait(self) -> None:
+        """Until the last step has ended."""
+        self._program.wait()
 
 
 def _language_model(options: ParallaxBench) -> Workload:

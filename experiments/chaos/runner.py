@@ -10,7 +10,7 @@ import time
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -35,6 +35,9 @@ class ChaosRunnerOptions:
       hangs: How often one is stopped.
       steps_between: Steps from one fault to the next, on average.
       every_steps: Steps between two checkpoints.
+      run_option: Of `ParallaxConfig`.
+      sync: Likewise; `--no-sync` trains without a barrier.
+      ahead: Whether workers get the next batch while they compute one.
       sizes: Of model and data.
       seed: Of the moments, and of parameters and data.
       json: File to which a JSON object is appended.
@@ -45,6 +48,9 @@ class ChaosRunnerOptions:
     hangs: int = 3
     steps_between: int = 10
     every_steps: int = 8
+    run_option: Literal["hybrid", "ar", "ps"] = "hybrid"
+    sync: bool = True
+    ahead: bool = False
     sizes: Sizes = field(default_factory=lambda: Sizes(vocabulary=2_000, units=16, samples=64, batch=4, words=8))
     seed: int = 0
     json: Path | None = None
@@ -93,14 +99,19 @@ def main(options: ChaosRunnerOptions, console: Console | None = None) -> dict[st
     }
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        checkpoint = px.Checkpoints(folder, every_steps=options.every_steps, keep=2)
-        config = px.ParallaxConfig(check_equivalence="off", checkpoint=checkpoint)
-        plain = px.ParallaxConfig(check_equivalence="off")
-        here = px.get_runner(work.loss, work.params, work.tx, machines(2, 1), plain)
-        with px.get_runner(work.loss, work.params, work.tx, processes(2, 1), config) as there:
+
+        def config(name: str) -> px.ParallaxConfig:
+            # Both save: without a barrier a checkpoint waits for what is under way, which changes staleness.
+            checkpoint = px.Checkpoints(Path(folder) / name, every_steps=options.every_steps, keep=2)
+            kept = {"check_equivalence": "off", "checkpoint": checkpoint}
+            return px.ParallaxConfig(run_option=options.run_option, sync=options.sync, **kept)
+
+        here = px.get_runner(work.loss, work.params, work.tx, machines(2, 1), config("here"))
+        with px.get_runner(work.loss, work.params, work.tx, processes(2, 1), config("there")) as there:
             for step in range(n_steps):
-                batch = work.batches[step % len(work.batches)]
-                losses = here.run(batch).loss, _step(there, batch, at.get(step), rng).loss
+                batch, following = (work.batches[(step + i) % len(work.batches)] for i in (0, 1))
+                found = _step(there, batch, following if options.ahead else None, at.get(step), rng)
+                losses = here.run(batch).loss, found.loss
                 assert losses[0] == losses[1], f"step {step}: {losses}"
             ends = [(runner.params, runner.opt_state) for runner in (here, there)]
             n_recoveries = len(there.recoveries)
@@ -112,10 +123,10 @@ def main(options: ChaosRunnerOptions, console: Console | None = None) -> dict[st
     return result
 
 
-def _step(runner: px.Runner, batch: Any, fault: Fault | None, rng: np.random.Generator) -> px.Metrics:
+def _step(runner: px.Runner, batch: Any, following: Any, fault: Fault | None, rng: np.random.Generator) -> px.Metrics:
     """A step, in which something may happen to a process."""
     if fault is None or not any(state.process for state in runner.hosts):
-        return runner.run(batch)
+        return runner.run(batch, following=following)
     state = runner.hosts[int(rng.integers(len(runner.hosts)))]
     n, fault.role = len(runner.recoveries), state.role
 
@@ -126,7 +137,7 @@ def _step(runner: px.Runner, batch: Any, fault: Fault | None, rng: np.random.Gen
 
     timer = threading.Timer(float(rng.uniform(0, 0.02)), strike)
     timer.start()
-    metrics = runner.run(batch)
+    metrics = runner.run(batch, following=following)
     timer.join()
     if len(runner.recoveries) > n:
         recovery = runner.recoveries[-1]

@@ -23,7 +23,8 @@ from ampjax.models.layers import functional
 from ampjax.models.layers.sampled_softmax import draw
 from ampjax.optim.split_rows import split_rows
 from ampjax.parallel.homes.placement import place_variables
-from ampjax.parallel.homes.row_homes import RowsAtServers, RowsOnEveryMachine
+from ampjax.parallel.homes.row_copies import RowsOnEveryMachine
+from ampjax.parallel.homes.row_homes import RowsAtServers
 from ampjax.parallel.homes.server_totals import ServerTotals
 from ampjax.parallel.homes.wire import Wire
 from ampjax.parallel.planning.cluster_model import Load
@@ -201,7 +202,8 @@ class Counted:
         As in the papers, a row travels as often as a worker reads it: duplicates are not summed before.
         """
         rows, wire = self.step.tables[name], Wire(self.machines)
-        home = RowsOnEveryMachine(name, [self._table(rows) for _ in range(self.machines)], self._resources, wire)
+        tables, servers = [self._table(rows) for _ in range(self.machines)], [(0,)] * self.machines
+        home = RowsOnEveryMachine(name, tables, self._resources, wire, servers)
         ids = np.zeros((len(rows.workers), max(len(own.inverse) for own in rows.workers)), np.int32)
         for number, own in enumerate(rows.workers):
             ids[number, : len(own.ids)] = own.ids

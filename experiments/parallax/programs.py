@@ -41,7 +41,7 @@ def can_be_processes(way: str) -> bool:
     Args:
       way: A name in `WAYS`, or `pmap`.
     """
-    return way in WAYS and WAYS[way].get("run_option") != "ar"
+    return way in WAYS
 
 
 class Ours:
@@ -55,9 +55,9 @@ class Ours:
         self.runner = runner
         self._last: px.Metrics | None = None
 
-    def step(self, batch: Any) -> px.Metrics:
-        """One step."""
-        self._last = self.runner.run(batch)
+    def step(self, batch: Any, following: Any = None) -> px.Metrics:
+        """One step; `following` is the batch of the next one, if it is known."""
+        self._last = self.runner.run(batch, following=following)
         return self._last
 
     @property

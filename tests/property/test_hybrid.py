@@ -106,6 +106,7 @@ CASES = {
     ),
     "hybrid-adam-processes": ("adam", "mean", ("a", "b"), {}),
     "ps-momentum-sum-processes": ("momentum", "sum", ("a", "b"), {"run_option": "ps"}),
+    "ar-adam-processes": ("adam", "mean", ("a", "b"), {"run_option": "ar"}),
 }
 
 
@@ -153,14 +154,16 @@ def close(ours, theirs):
         assert np.abs(np.asarray(a) - np.asarray(b)).max() <= 1e-5 * max(np.abs(np.asarray(b)).max(), 1e-30)
 
 
+@pytest.mark.parametrize("names", [(1, 1), pytest.param(("a",), marks=pytest.mark.full)], ids=["here", "a-process"])
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=examples(3))
-def test_asynchronous_steps_without_staleness_are_ordinary_training(seed):
-    runner, rng = an_asynchronous_runner(), np.random.default_rng(seed)
+def test_asynchronous_steps_without_staleness_are_ordinary_training(names, seed):
+    runner, rng = an_asynchronous_runner(names), np.random.default_rng(seed)
     params, batches = first_params(rng), [a_batch(rng) for _ in range(2)]
     runner.reset(params)
-    halves = [{key: value[at] for key, value in b.items()} for b in batches for at in (slice(4), slice(4, 8))]
-    params, state, _ = plain_steps("adagrad", "mean", params, halves)
+    size = EXAMPLES // len(names)
+    parts = [{k: v[i : i + size] for k, v in b.items()} for b in batches for i in range(0, EXAMPLES, size)]
+    params, state, _ = plain_steps("adagrad", "mean", params, parts)
     for batch in batches:
         metrics = runner.run(batch)
         assert set(metrics.staleness) <= {0}
@@ -169,9 +172,9 @@ def test_asynchronous_steps_without_staleness_are_ordinary_training(seed):
 
 
 @functools.cache
-def an_asynchronous_runner():
+def an_asynchronous_runner(names):
     config, rng = px.ParallaxConfig(sync=False, max_staleness=0, alpha_threshold=2.0), np.random.default_rng(0)
-    runner = px.get_runner(mean_loss, first_params(rng), OPTIMIZERS["adagrad"], machines(1, 1), config)
+    runner = px.get_runner(mean_loss, first_params(rng), OPTIMIZERS["adagrad"], machines(*names), config)
     return runner.build(a_batch(rng))
 
 

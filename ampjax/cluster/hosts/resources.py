@@ -109,6 +109,14 @@ class Resources:
         """Each server's machine."""
         return tuple(i for i, machine in enumerate(self.machines) for _ in range(machine.servers))
 
+    def servers_of(self, machine: int) -> tuple[int, ...]:
+        """The numbers of a machine's servers, in order.
+
+        Args:
+          machine: The machine's number.
+        """
+        return tuple(server for server, home in enumerate(self.servers) if home == machine)
+
     def clients(self, together: bool) -> list[tuple[int, list[int]]]:
         """The clients of the servers.
 

@@ -34,3 +34,16 @@ def place_variables(
     for (path, _), server in zip(parts, servers, strict=True):
         result[path] += (server,)
     return result
+
+
+def in_turn(servers: Sequence[int], n_partitions: int) -> tuple[int, ...]:
+    """For each partition of one table its server, in turn.
+
+    Args:
+      servers: The servers' numbers, at least one.
+      n_partitions: The number of partitions.
+
+    >>> in_turn((2, 5), 3)
+    (2, 5, 2)
+    """
+    return tuple(servers[partition % len(servers)] for partition in range(n_partitions))

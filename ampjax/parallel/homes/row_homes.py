@@ -1,7 +1,6 @@
-"""The homes of a sparse variable: a table at servers, or a whole table on every machine.
+"""The homes of a sparse variable, and the one of them that hybrid and PS have: a table at servers.
 
-At servers (PS, hybrid) machines pull and push the rows that they touch. With a table on every machine (AR) rows are read at home, and
-an AllGatherv brings every replica's gradients to all machines, each of which makes the same update. Knows tables and machines;
+Machines pull and push the rows that they touch. The other home is a whole table on every machine (`row_copies`). Knows tables and machines;
 nothing of programs.
 """
 
@@ -79,6 +78,23 @@ class RowHome(Protocol):
         """The table, or one of those that are equal."""
         ...
 
+    def copy_of(self, machine: int) -> int:
+        """Which of the tables a machine uses.
+
+        Args:
+          machine: The machine's number.
+        """
+        ...
+
+    def note_traffic(self, replica: int, counts: Mapping[int, ByteCounts]) -> None:
+        """Puts down what a replica has pulled and pushed by itself.
+
+        Args:
+          replica: Its number.
+          counts: By server, what has gone to and fro.
+        """
+        ...
+
     def resplit(self, partitions: int, servers: Sequence[int]) -> None:
         """Deals the rows out anew.
 
@@ -133,19 +149,38 @@ class RowsAtServers:
       resources: The machines.
       wire: Its counters get the bytes between machines.
       local_aggregation: Whether the replicas of a machine pull and push together.
+      is_alone: Whether no client elsewhere uses the table at the same time. If one does, what a server counts can't be told apart, and what
+        this client counts stands for both ends.
     """
 
     is_served = True
 
-    def __init__(self, path: str, table: Table, resources: Resources, wire: Wire, local_aggregation: bool):
+    def __init__(
+        self,
+        path: str,
+        table: Table,
+        resources: Resources,
+        wire: Wire,
+        local_aggregation: bool,
+        is_alone: bool = True,
+    ):
         self.tables = [table]
         self._path, self._resources, self._wire = path, resources, wire
-        self._together = local_aggregation
+        self._together, self._is_alone = local_aggregation, is_alone
 
     @property
     def table(self) -> Table:
         """The table."""
         return self.tables[0]
+
+    def copy_of(self, machine: int) -> int:
+        """There is one table, for all machines.
+
+        Args:
+          machine: Not used.
+        """
+        del machine
+        return 0
 
     def resplit(self, partitions: int, servers: Sequence[int]) -> None:
         """Deals the rows out anew, each partition to its server.
@@ -249,6 +284,8 @@ class RowsAtServers:
         result = call()
         after = self.table.traffic
         for server, home in enumerate(homes):
+            if not self._is_alone:
+                before, after = (before[0],) * 2, (after[0],) * 2
             for end, old, new in zip((machine, home), before, after, strict=True):
                 self._put_down(machine, home, end, new[server] - old[server])
         return result
@@ -273,97 +310,6 @@ class RowsAtServers:
         self._wire.count("received" if end == machine else "sent", end, self._path, count.pulled)
         self._wire.count("sent" if end == machine else "received", end, self._path, count.pushed)
         self._wire.count("ids", end, self._path, count.indices)
-
-
-class RowsOnEveryMachine:
-    """A variable of which every machine has a whole table.
-
-    Args:
-      path: Its name in the counters.
-      tables: One for each machine, equal.
-      resources: The machines.
-      wire: Its counters get the bytes of the AllGatherv.
-    """
-
-    is_served = False
-
-    def __init__(self, path: str, tables: Sequence[Table], resources: Resources, wire: Wire):
-        self.tables = list(tables)
-        self._path, self._resources, self._wire = path, resources, wire
-
-    @property
-    def table(self) -> Table:
-        """The first machine's."""
-        return self.tables[0]
-
-    def resplit(self, partitions: int, servers: Sequence[int]) -> None:
-        """Deals the rows of every machine's table out anew.
-
-        Args:
-          partitions: The number of partitions.
-          servers: Not used: each machine is its own server.
-        """
-        del servers  # each machine is its own
-        for table in self.tables:
-            table.resplit(partitions)
-
-    def pull(self, workers: Sequence[UniqueRows], reading: Reading = WHOLE) -> list[PulledRows]:
-        """Gives each replica rows of its machine's table. They are whole, since they don't travel.
-
-        Args:
-          workers: By replica, the rows that it reads.
-          reading: Not used.
-
-        Returns:
-          By replica, its rows.
-        """
-        del reading
-        homes = self._resources.homes
-        return [
-            PulledRows(unique, self.tables[home].pull(unique.ids)) for unique, home in zip(workers, homes, strict=True)
-        ]
-
-    def push(self, pulled: Sequence[PulledRows], grads: Grads) -> list[PendingUpdate]:
-        """Lets every machine take all replicas' gradients, as they were gathered on its first replica's device.
-
-        Args:
-          pulled: What `pull` gave.
-          grads: Gives all replicas' ids `[n, m]` and gradients `[n, m, *row]`.
-
-        Returns:
-          The waiting gradients, one entry for each machine.
-        """
-        return [self._machine_push(machine, pulled, grads) for machine in range(len(self.tables))]
-
-    def fetch(self, pending: Sequence[PendingUpdate]) -> tuple[np.ndarray, np.ndarray]:
-        """Reads the aggregated gradient, which every machine has.
-
-        Args:
-          pending: What `push` gave.
-
-        Returns:
-          Ids of touched rows `[k]`, and their gradients `[k, *row]`.
-        """
-        return pending[0].gradients()
-
-    def _machine_push(self, machine: int, pulled: Sequence[PulledRows], grads: Grads) -> PendingUpdate:
-        ids, rows = grads(self._resources.replicas_of(machine)[0])
-        self._count(machine, ids.nbytes, rows.nbytes)
-        pending = None
-        for replica, rows_of_replica in enumerate(pulled):
-            n = len(rows_of_replica.unique.ids)
-            pending = self.tables[machine].aggregate(ids[replica, :n], rows[replica, :n], pending)
-        assert pending is not None  # there is a replica
-        return pending
-
-    def _count(self, machine: int, ids: int, rows: int) -> None:
-        """A ring AllGather: each replica sends and receives all entries but one; inside a machine nothing travels."""
-        n, n_local = len(self._resources.homes), len(self._resources.replicas_of(machine))
-        if n_local == n:
-            return
-        for end in ("sent", "received"):
-            self._wire.count(end, machine, self._path, rows * (n - 1) // n)
-            self._wire.count("ids", machine, self._path, ids * (n - 1) // n)
 
 
 def row_bytes(table: Table) -> int:

@@ -20,13 +20,17 @@ from ampjax.parallel.config.leaf_paths import names
 from ampjax.parallel.homes.all_homes import VariableHomes, naming_variable
 from ampjax.parallel.homes.column_reads import Readings
 from ampjax.parallel.homes.dense_homes import DenseAtServers, DenseHome, DenseOnDevices
-from ampjax.parallel.homes.row_homes import RowHome, RowsAtServers, RowsOnEveryMachine
+from ampjax.parallel.homes.placement import in_turn
+from ampjax.parallel.homes.row_copies import RowsOnEveryMachine
+from ampjax.parallel.homes.row_homes import RowHome, RowsAtServers
 from ampjax.parallel.homes.server_totals import ServerTotals
 from ampjax.parallel.homes.wire import Wire
 from ampjax.parallel.planning.variable_plan import VariablePlan
 from ampjax.parallel.steps.asynchronous_steps import AsyncStep
+from ampjax.parallel.steps.replicas_here import ReplicasHere
 from ampjax.parallel.steps.step_programs import LossFn, Reduction
 from ampjax.parallel.steps.synchronous_steps import DenseStep, SparseStep
+from ampjax.parallel.workers.asynchronous_workers import ReplicasAtWorkers
 from ampjax.parallel.workers.dense_at_workers import DenseAtWorkers
 from ampjax.parallel.workers.process_group import ProcessGroup
 from ampjax.parallel.workers.worker_program import WorkerProgram
@@ -98,9 +102,12 @@ def build_step(setup: RunnerSetup, plan: VariablePlan, params: Tree, parts: Sequ
     )
     shared = (plan.program, plan.has_aux, homes, Readings(plan.program, config.boundary_between_workers_and_servers))
     if setup.group is not None:
-        return WorkersStep(*shared, setup.group, resources.homes, config.check_finite)
+        if config.sync:
+            return WorkersStep(*shared, setup.group, resources, config.check_finite)
+        at_workers = ReplicasAtWorkers(*shared, setup.group, resources, config.check_finite)
+        return AsyncStep(*shared, at_workers, config.max_staleness)
     if not config.sync:
-        return AsyncStep(*shared, resources, config.max_staleness, config.check_finite)
+        return AsyncStep(*shared, ReplicasHere(*shared, resources, config.check_finite), config.max_staleness)
     return SparseStep(*shared, resources.devices, reduction, config.check_finite)
 
 
@@ -121,7 +128,7 @@ def _split(tx: optax.GradientTransformation, program: SparseProgram, params: Tre
 def _worker_program(setup: RunnerSetup, plan: VariablePlan, reduction: Reduction) -> WorkerProgram:
     program = plan.program
     shared = (program.params, program.batch, dict(program.axes), program.mapped, plan.has_aux, reduction)
-    return WorkerProgram(setup.loss_fn, setup.tx, *shared, setup.config.check_finite, jax_settings())
+    return WorkerProgram(setup.loss_fn, setup.tx, *shared, setup.config.check_finite, setup.config.sync, jax_settings())
 
 
 def restart_step(setup: RunnerSetup, plan: VariablePlan, step: Step, params: Tree) -> None:
@@ -172,10 +179,13 @@ def _dense_home(setup: RunnerSetup, plan: VariablePlan, split: Split, params: Tr
 def _row_home(setup: RunnerSetup, plan: VariablePlan, path: str, rule: RowRule, values: Any) -> RowHome:
     config, resources = setup.config, setup.resources
     if config.run_option == "ar":
-        tables = [_table(setup, path, rule, values, plan.partitions[path], 1) for _ in resources.machines]
-        return RowsOnEveryMachine(path, tables, resources, setup.wire)
+        # Each machine's table is at its own servers; where these are no processes, a table has one of its own.
+        servers = [(0,) if setup.group is None else resources.servers_of(m) for m in range(len(resources.machines))]
+        n = plan.partitions[path]
+        tables = [_table(setup, path, rule, values, n, in_turn(own, n)) for own in servers]
+        return RowsOnEveryMachine(path, tables, resources, setup.wire, servers)
     table = _table(setup, path, rule, values, plan.partitions[path], plan.servers[path])
-    return RowsAtServers(path, table, resources, setup.wire, config.local_aggregation)
+    return RowsAtServers(path, table, resources, setup.wire, config.local_aggregation, setup.group is None)
 
 
 def _table(setup: RunnerSetup, path: str, rule: RowRule, values: Any, partitions: int, servers: Any) -> Table:

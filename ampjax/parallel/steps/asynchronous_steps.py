@@ -7,25 +7,69 @@ gradients are applied j updates later. With a bound of 0 it is ordinary training
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 
-from ampjax.cluster.hosts.resources import Resources
-from ampjax.errors import AmpError, ServerError
-from ampjax.parallel.homes.all_homes import naming_variable
-from ampjax.parallel.homes.dense_homes import DenseAtServers
-from ampjax.parallel.homes.row_homes import PulledRows, RowsAtServers
-from ampjax.parallel.steps import batch_rows
-from ampjax.parallel.steps.step_outcome import require_finite
-from ampjax.parallel.steps.step_programs import GradientResult, gradients
+from ampjax.errors import AmpError, HostError, ServerError
 from ampjax.parallel.steps.synchronous_steps import HomedStep, StepOutcome
 
 Tree = Any
+
+
+class Share(Protocol):
+    """What one replica computes: gradients of its part of a batch, by the parameters as they were when it began."""
+
+    @property
+    def loss(self) -> Any:
+        """A scalar, which may not have been computed yet."""
+        ...
+
+    @property
+    def aux(self) -> Tree:
+        """The loss function's second result; None if there is none."""
+        ...
+
+    @property
+    def alpha(self) -> Mapping[str, float]:
+        """By table the share of its rows that the replica touches."""
+        ...
+
+
+class Replicas(Protocol):
+    """Replicas that compute at the same time, wherever they are."""
+
+    def begin(self, replica: int, part: Tree) -> Any:
+        """Lets a replica begin with its part of a batch; it has nothing under way.
+
+        Args:
+          replica: Its number.
+          part: The part.
+
+        Returns:
+          Its `Share`.
+        """
+        ...
+
+    def apply(self, number: int, share: Any, staleness: int) -> None:
+        """Makes the update by a replica's gradients, once they are there.
+
+        Args:
+          number: The number of the step in which it began, for messages.
+          share: What `begin` gave.
+          staleness: How many updates have been made since.
+
+        Raises:
+          AmpError: If they can't be applied; then nothing has changed.
+        """
+        ...
+
+    def forget(self) -> None:
+        """Forgets what is under way."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -36,15 +80,13 @@ class InFlight:
       number: The step's number.
       replica: Who computes them.
       version: How many updates its parameters had seen.
-      pulled: The rows that it has.
-      result: What it computes.
+      share: What it computes.
     """
 
     number: int
     replica: int
     version: int
-    pulled: dict[str, PulledRows]
-    result: GradientResult
+    share: Share
 
 
 @dataclass
@@ -52,27 +94,15 @@ class AsyncStep(HomedStep):
     """Steps without a barrier; all variables live at servers.
 
     Args:
-      resources: The machines.
+      replicas: What computes.
       max_staleness: Updates between a pull and its push at most.
-      check_finite: Whether gradients that are not finite stop a step.
       version: Updates so far.
     """
 
-    resources: Resources
+    replicas: Replicas
     max_staleness: int
-    check_finite: bool
     version: int = 0
     _underway: collections.deque[InFlight] = field(default_factory=collections.deque)
-    _sizes: batch_rows.PaddedSizes = field(default_factory=batch_rows.PaddedSizes)
-
-    @cached_property
-    def _gradients(self) -> Any:
-        return jax.jit(gradients(self.loss, self.has_aux))
-
-    @cached_property
-    def _ids(self) -> Any:
-        shapes = self.loss.split(self.loss.params)[0]
-        return jax.jit(lambda batch: self.loss.ids(shapes, batch))
 
     def __call__(self, number: int, parts: Sequence[Tree], keep: bool) -> StepOutcome:
         """Lets every replica begin with its part, and applies gradients as the bound demands. Those that can't be applied are dropped.
@@ -86,14 +116,15 @@ class AsyncStep(HomedStep):
           The losses and the staleness of each update that was made; and why gradients were dropped, if some were.
         """
         del keep
-        staleness, results, alpha, dropped = [], [], collections.Counter(), []
+        staleness, shares, alpha, dropped = [], [], collections.Counter(), []
         for replica, part in enumerate(parts):
             staleness += self._make_room(replica, dropped)
-            result, alphas = self._begin(number, replica, part)
-            results.append(result)
-            alpha.update({path: value / len(parts) for path, value in alphas.items()})
-        aux = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *[r.aux for r in results])
-        return StepOutcome([result.loss for result in results], aux, dict(alpha), dict, staleness, dropped)
+            share: Share = self.replicas.begin(replica, part)
+            self._underway.append(InFlight(number, replica, self.version, share))
+            shares.append(share)
+            alpha.update({path: value / len(parts) for path, value in share.alpha.items()})
+        aux = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *[s.aux for s in shares])
+        return StepOutcome([share.loss for share in shares], aux, dict(alpha), dict, staleness, dropped)
 
     def write(self, params: Tree, state: Tree, tables: Any) -> None:
         """Replaces all variables and the optimizer's state. Gradients of the old ones are dropped.
@@ -105,6 +136,7 @@ class AsyncStep(HomedStep):
         """
         super().write(params, state, tables)
         self._underway.clear()
+        self.replicas.forget()
 
     def finish(self) -> None:
         """Applies all that is under way.
@@ -126,58 +158,20 @@ class AsyncStep(HomedStep):
             staleness += self._apply_oldest(dropped)
         return staleness
 
-    def _begin(self, number: int, replica: int, part: Tree) -> tuple[GradientResult, dict[str, float]]:
-        device, machine = self.resources.devices[replica], self.resources.homes[replica]
-        batch = jax.device_put(part, device)
-        workers = batch_rows.rows_of_replicas(self.loss, [self._ids(batch)])
-        readings = self.readings.for_batch(part)
-        pulled = {
-            path: PulledRows(unique, self._served(path).pull_for(machine, unique.ids, readings[path]), readings[path])
-            for path, (unique,) in workers.items()
-        }
-        (given,) = batch_rows.inputs(1, self.loss, {path: [rows] for path, rows in pulled.items()}, self._sizes)
-        dense = jax.device_put(self._dense.pull_for(machine), device)
-        result = self._gradients(dense, *jax.device_put((given.rows, given.inverse), device), batch)
-        self._underway.append(InFlight(number, replica, self.version, pulled, result))
-        return result, batch_rows.alphas(self.loss, workers)
-
     def _apply_oldest(self, dropped: list[AmpError]) -> list[int]:
         """Applies the oldest gradients and returns their staleness; or drops them and keeps the error.
 
         They may be an earlier step's. So an error does not stop the present step, half of which could not be repeated.
         """
         work = self._underway.popleft()
+        staleness = self.version - work.version
         try:
-            self._apply(work)
-        except ServerError:
+            self.replicas.apply(work.number, work.share, staleness)
+        except (HostError, ServerError):
             raise  # more is lost than these gradients
         except AmpError as error:
             fix = f"The gradients of replica {work.replica} in step {work.number} were dropped, and nothing else."
             dropped.append(type(error)(error.where, error.expected, error.got, fix))
             return []
         self.version += 1
-        return [self.version - 1 - work.version]
-
-    def _apply(self, work: InFlight) -> None:
-        """Pushes gradients and makes the update."""
-        if self.check_finite:
-            require_finite(work.number, lambda: work.result.loss, np.asarray(work.result.finite), work.result.grads)
-        machine = self.resources.homes[work.replica]
-        waiting = {}
-        for path, rows in work.pulled.items():
-            grads = np.asarray(work.result.rows[path])[: len(rows.unique.ids)]
-            served = self._served(path)
-            waiting[path] = [naming_variable(path, lambda s=served, rows=rows, g=grads: s.push_from(machine, rows, g))]
-        grads = self._dense.push_from(machine, jax.tree.map(np.asarray, work.result.grads))
-        self._dense.tell(self.version - work.version)
-        self.homes.update(grads, waiting)
-
-    @property
-    def _dense(self) -> DenseAtServers:
-        assert isinstance(self.homes.dense, DenseAtServers)
-        return self.homes.dense
-
-    def _served(self, path: str) -> RowsAtServers:
-        home = self.homes.rows[path]
-        assert isinstance(home, RowsAtServers)
-        return home
+        return [staleness]

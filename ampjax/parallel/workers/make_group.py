@@ -25,14 +25,12 @@ def process_group(resources: Resources, config: ParallaxConfig, loss_fn: Any, tx
       The processes.
 
     Raises:
-      SettingsError: If the settings need replicas in this process, or the loss function or the optimizer can't travel.
+      SettingsError: If a machine has no server where each needs one, or the loss function or the optimizer can't travel.
     """
-    if config.run_option == "ar" or not config.sync:
-        got = f"run_option={config.run_option!r}, sync={config.sync}"
-        fix = "Leave the addresses out: then replicas are in this process, and all settings can be had."
-        raise SettingsError(
-            "settings, with machines that have addresses", "`hybrid` or `ps`, and `sync=True`", got, fix
-        )
+    for number, machine in enumerate(resources.machines):
+        if config.run_option == "ar" and not resources.servers_of(number):
+            where, expected = f"machine `{machine.host}`, `servers`", "at least 1 where run_option is `ar`"
+            raise SettingsError(where, expected, "0", "A server on each machine keeps its copy of the tables.")
     packed({"loss_fn": loss_fn, "tx": tx}, "the loss function and the optimizer")
     addresses = [resources.machines[machine].address for machine in (*resources.servers, *resources.homes)]
-    return ProcessGroup(resources, launcher_for(addresses))
+    return ProcessGroup(resources, launcher_for(addresses), config.sync)

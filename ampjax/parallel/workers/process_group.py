@@ -5,6 +5,7 @@ If one of them is lost, the others are of no use: what it held is gone, and they
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import threading
@@ -60,18 +61,20 @@ class ProcessGroup:
     Args:
       resources: The machines.
       make_launcher: Makes what starts the processes, each time that they are.
+      is_sync: Whether workers step together, and so join each other.
     """
 
-    def __init__(self, resources: Resources, make_launcher: Callable[[], Launcher]):
+    def __init__(self, resources: Resources, make_launcher: Callable[[], Launcher], is_sync: bool = True):
         machines = resources.machines
         self._n_servers, self._make_launcher = len(resources.servers), make_launcher
         self._names = [f"server-{i}" for i in range(self._n_servers)]
         self._names += [f"worker-{i}" for i in range(len(resources.homes))]
         self._machines = [machines[machine].host for machine in (*resources.servers, *resources.homes)]
-        self._devices = tuple(device.number for device in resources.devices)
+        self._devices, self._is_sync = tuple(device.number for device in resources.devices), is_sync
         self._lock = threading.RLock()
         self._program, self._epoch, self._n_asked = b"", 0, 0
         self._hosts: Hosts | None = None
+        self._inbox: dict[int, collections.deque[Any]] = {}
         self._ended: dict[int, str] = {}
         self._why, self._is_closed = "", False
         self._on_question: Callable[[], OnQuestion | None] = lambda: None
@@ -124,7 +127,7 @@ class ProcessGroup:
           HostError: If one can't be started.
         """
         hosts = self.start()
-        return Begun(hosts[number], functools.partial(self._end_if, hosts))
+        return Begun(hosts[number], functools.partial(self._end_if, hosts), functools.partial(self._watch, hosts))
 
     def start(self) -> Hosts:
         """Starts all processes, if they do not run.
@@ -142,8 +145,11 @@ class ProcessGroup:
             self.end()
             self._epoch += 1
             options = HostOptions(tuple(self._names), environment=_environment(), epoch=self._epoch)
-            program = functools.partial(main, n_servers=self._n_servers, devices=self._devices, program=self._program)
+            program = functools.partial(
+                main, n_servers=self._n_servers, devices=self._devices, is_sync=self._is_sync, program=self._program
+            )
             self._hosts = spawn(len(self._names), program, options, self._make_launcher())
+            self._inbox = {worker: collections.deque() for worker in range(self.n_workers)}
             self._ended.clear()
             return self._hosts
 
@@ -218,6 +224,19 @@ class ProcessGroup:
             for worker, message in enumerate(messages):
                 self._send(worker, message)
 
+    def tell_one(self, worker: int, what: Any) -> None:
+        """Tells one worker something.
+
+        Args:
+          worker: Its number.
+          what: The message.
+
+        Raises:
+          HostError: If its process has ended.
+        """
+        with self.exchange():
+            self._send(worker, TREES.pack("work", what))
+
     def ask(self, make: Callable[[int], Any], everyone: bool = False) -> Any:
         """Asks the first worker, and lets the others do the same.
 
@@ -238,7 +257,7 @@ class ProcessGroup:
                 self.tell(question)
             else:
                 self._send(0, TREES.pack("work", question))
-            (answer,) = self.answers(self._n_asked, 1)
+            (answer,) = self.answers(self._n_asked, [0])
         return answer.value
 
     def next_number(self) -> int:
@@ -246,34 +265,53 @@ class ProcessGroup:
         self._n_asked += 1
         return self._n_asked
 
-    def answers(self, number: int, n: int) -> list[Any]:
+    def answers(self, number: int, workers: Sequence[int]) -> list[Any]:
         """Waits for answers. Meanwhile what servers ask is answered, and all processes are watched.
 
         Args:
-          number: What the answers are to; others are left over from what has failed.
-          n: From how many of the workers.
+          number: What the answers are to; others of the same workers are left over from what has failed.
+          workers: Of which workers.
 
         Returns:
-          The answers of the first n workers.
+          Their answers.
 
         Raises:
           HostError: If a process has ended, or an error was raised there.
         """
         hosts, found = self._running(), {}
+        while True:
+            for worker in workers:
+                while worker not in found and self._inbox[worker]:
+                    answer = self._inbox[worker].popleft()
+                    found |= {worker: answer} if answer.number == number else {}
+            if len(found) == len(workers):
+                return [found[worker] for worker in workers]
+            self._take_in(hosts)
+
+    def _take_in(self, hosts: Hosts) -> None:
+        """Waits until some messages have come, and takes them in."""
         numbers = {host.channel: i - self._n_servers for i, host in enumerate(hosts)}
-        while len(found) < n:
-            waiting = [channel for channel, i in numbers.items() if i < 0 or i not in found]
-            try:
-                for channel in wait_any(waiting):
-                    message = channel.receive(0)
-                    if message is not None and numbers[channel] < 0:
-                        if (answer_question := self._on_question()) is not None:
-                            answer_question(numbers[channel] + self._n_servers, message)
-                    elif message is not None and (answer := TREES.unpack(message)).number == number:
-                        found[numbers[channel]] = answer
-            except HostError as error:
-                raise self._failure(error) from None
-        return [found[i] for i in range(n)]
+        try:
+            for channel in wait_any(list(numbers)):
+                message, worker = channel.receive(0), numbers[channel]
+                if message is not None and worker >= 0:
+                    self._inbox[worker].append(TREES.unpack(message))
+                elif message is not None and (answer_question := self._on_question()) is not None:
+                    answer_question(worker + self._n_servers, message)
+        except HostError as error:
+            raise self._failure(error) from None
+
+    def _watch(self, hosts: Hosts) -> None:
+        """Raises if a worker has been lost, for which a server may be waiting. Servers are asked by somebody else just now."""
+        if self._hosts is not hosts:
+            return
+        workers = hosts[self._n_servers :]
+        try:
+            for worker, host in enumerate(workers):
+                if (message := host.channel.receive(0)) is not None:
+                    self._inbox[worker].append(TREES.unpack(message))
+        except HostError as error:
+            raise self._failure(error) from None
 
     def _send(self, worker: int, message: Message) -> None:
         try:

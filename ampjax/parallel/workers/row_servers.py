@@ -12,6 +12,9 @@ from ampjax.sparse.rows.server_part import Needs
 from ampjax.sparse.servers import protocol
 from ampjax.sparse.servers.protocol import Request
 
+Asked = tuple[int, int]
+"""A request that will be answered: the server's number, and its own."""
+
 
 class RowServers:
     """Servers, by number. A request has a number, and is answered once: a server that gets it again answers from memory.
@@ -23,9 +26,28 @@ class RowServers:
     def __init__(self, channels: Sequence[Channel]):
         self._channels = channels
         self._n_requests = [0] * len(channels)
+        self._answers: dict[Asked, protocol.Answer | None] = {}  # to requests under way; None where it has not come
+        self._unwanted: set[Asked] = set()
 
-    def ask(self, key: SplitKey, calls: Mapping[int, Any], updates: int = 0) -> dict[int, Any]:
-        """Asks some servers, all at the same time. Pushes are not answered: who uses their update waits for them.
+    def push(self, key: SplitKey, calls: Mapping[int, Any]) -> dict[int, Any]:
+        """Sends row gradients to some servers. There are no answers: who uses their update waits for them.
+
+        Args:
+          key: The table and split.
+          calls: By server, its call.
+
+        Returns:
+          Nothing, by no server.
+
+        Raises:
+          HostError: If one has ended.
+        """
+        for server, call in calls.items():
+            self._send(server, key, call, Needs(), is_silent=True)
+        return {}
+
+    def begin(self, key: SplitKey, calls: Mapping[int, Any], updates: int) -> list[Asked]:
+        """Sends requests to some servers, which answer in their own time.
 
         Args:
           key: The table and split.
@@ -33,32 +55,65 @@ class RowServers:
           updates: Updates that must have been made at the servers before.
 
         Returns:
-          By server what it answers; None for a push.
+          The requests, for `finish` or `forget`.
+
+        Raises:
+          HostError: If one has ended.
+        """
+        asked = [self._send(server, key, call, Needs(updates)) for server, call in calls.items()]
+        self._answers.update(dict.fromkeys(asked))
+        return asked
+
+    def finish(self, asked: Sequence[Asked]) -> dict[int, Any]:
+        """Waits for answers.
+
+        Args:
+          asked: What `begin` gave.
+
+        Returns:
+          By server what it answers.
 
         Raises:
           TableError: A server's, once all have answered.
           ServerError: Likewise.
           HostError: If one has ended.
         """
-        for server, (method, *args) in calls.items():
-            self._n_requests[server] += 1
-            is_push = method == "receive"
-            request = Request(key, method, args, self._n_requests[server], needs=Needs(updates), is_silent=is_push)
-            self._channels[server].send(protocol.TREES.pack("request", request))
-        waited = [server for server, (method, *_) in calls.items() if method != "receive"]
-        answers = {server: self._answer(server) for server in waited}
-        errors = [answer.error for answer in answers.values() if answer.error is not None]
+        answers = [self._answer(request) for request in asked]
+        errors = [answer.error for answer in answers if answer.error is not None]
         if errors:
             raise errors[0]
-        return {server: answer.result for server, answer in answers.items()}
+        return {server: answer.result for (server, _), answer in zip(asked, answers, strict=True)}
 
-    def _answer(self, server: int) -> protocol.Answer:
-        message = self._channels[server].receive()
-        assert message is not None
-        answer = protocol.TREES.unpack(message)
-        if isinstance(answer, AmpError):
-            raise answer
-        if answer.number != self._n_requests[server]:
-            got = f"that to request {answer.number}"
-            raise InvariantError(f"server {server}", f"the answer to {self._n_requests[server]}", got, "Report this.")
-        return answer
+    def forget(self, asked: Sequence[Asked]) -> None:
+        """Gives up the answers to some requests, which may come all the same.
+
+        Args:
+          asked: What `begin` gave.
+        """
+        self._unwanted |= {request for request in asked if self._answers.pop(request) is None}
+
+    def _send(self, server: int, key: SplitKey, call: Any, needs: Needs, is_silent: bool = False) -> Asked:
+        self._n_requests[server] += 1
+        (method, *args), number = call, self._n_requests[server]
+        request = Request(key, method, args, number, needs=needs, is_silent=is_silent)
+        self._channels[server].send(protocol.TREES.pack("request", request))
+        return server, number
+
+    def _answer(self, request: Asked) -> protocol.Answer:
+        server, _ = request
+        while (found := self._answers[request]) is None:
+            message = self._channels[server].receive()
+            assert message is not None
+            answer = protocol.TREES.unpack(message)
+            if isinstance(answer, AmpError):
+                raise answer
+            come = server, answer.number
+            if come in self._answers:
+                self._answers[come] = answer
+            elif come in self._unwanted:
+                self._unwanted.remove(come)
+            else:
+                wanted = f"the answer to request {request[1]}"
+                raise InvariantError(f"server {server}", wanted, f"that to request {answer.number}", "Report this.")
+        del self._answers[request]
+        return found

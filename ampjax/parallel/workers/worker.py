@@ -1,21 +1,20 @@
 """A worker: one replica in a process of its own. It pulls rows, computes, pushes their gradients, and keeps a copy of the dense variables.
 
 Dense gradients are averaged inside of its program, which is one with those of the other workers (`jax.distributed`). So all copies get the
-same update and stay equal. What happens when is the runner's affair.
+same update and stay equal. Where replicas don't step together, its program is its own. What happens when is the runner's affair.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from ampjax.cluster.wire.channel import Channel
-from ampjax.devices.allreduce import issue_collective
-from ampjax.devices.per_replica import Device, shard_of, spread_inputs
+from ampjax.devices.per_replica import Device
 from ampjax.devices.random_keys import data_of, wrapped_like
 from ampjax.errors import TableError
 from ampjax.optim.split_update import Proposal
@@ -23,12 +22,14 @@ from ampjax.parallel.homes.all_homes import naming_variable
 from ampjax.parallel.homes.dense_homes import DenseOnDevices
 from ampjax.parallel.homes.row_homes import PulledRows
 from ampjax.parallel.steps import batch_rows
-from ampjax.parallel.steps.step_programs import GradientResult, mapped_gradients
-from ampjax.parallel.workers.row_servers import RowServers
+from ampjax.parallel.workers.replica_program import alone, together
+from ampjax.parallel.workers.row_servers import Asked, RowServers
 from ampjax.parallel.workers.worker_messages import (
     TREES,
     Adopt,
+    Ahead,
     Answer,
+    Go,
     Places,
     Propose,
     Question,
@@ -60,6 +61,36 @@ class _Agreed(batch_rows.PaddedSizes):
         return self._sizes[path]
 
 
+class _Pull(NamedTuple):
+    """Rows of one table that have been asked for.
+
+    Args:
+      places: Which of the rows of a step they are, `[k]`, or all.
+      asked: The requests.
+      rows_of: Makes the rows of the answers.
+    """
+
+    places: np.ndarray | slice
+    asked: list[Asked]
+    rows_of: Callable[[Mapping[int, Any]], np.ndarray]
+
+
+class _Share(NamedTuple):
+    """A share of a step whose rows have been asked for.
+
+    Args:
+      work: The share.
+      traffic: By table and server, what has gone there and come back.
+      clients: By table, what pulls and pushes its rows.
+      pulls: By table, the rows that were asked for.
+    """
+
+    work: StepWork
+    traffic: dict[str, dict[int, ByteCounts]]
+    clients: dict[str, RowClient]
+    pulls: dict[str, list[_Pull]]
+
+
 class Worker:
     """One replica.
 
@@ -75,15 +106,19 @@ class Worker:
         self, program: WorkerProgram, replica: int, here: Device, everywhere: Sequence[Device], servers: RowServers
     ):
         self._replica, self._here, self._servers = replica, here, servers
-        self._is_checked, self._batch = program.check_finite, program.batch
+        self._made = program
         self._loss = program.loss()
         self._split = program.split(self._loss)
         self._shapes = program.shapes(self._loss, self._split)
-        self._program = mapped_gradients(self._loss, program.has_aux, everywhere, program.reduction)
+        if program.is_sync:
+            self._program = together(self._loss, program.has_aux, here, everywhere, program.reduction)
+        else:
+            self._program = alone(self._loss, program.has_aux, here)
         self._places: dict[str, SplitPlace] = {}
         self._dense: DenseOnDevices | None = None
         self._grads: Tree = None
         self._proposal: Proposal | None = None
+        self._ahead: _Share | None = None
 
     def serve(self, driver: Channel) -> None:
         """Does what the runner says until that is gone.
@@ -91,23 +126,22 @@ class Worker:
         Args:
           driver: The channel to it.
         """
-        while (message := driver.receive()) is not None:
-            answer = self.do(TREES.unpack(message))
+
+        def heard() -> Any:
+            message = driver.receive()
+            assert message is not None  # it waits as long as the runner is there
+            return TREES.unpack(message)
+
+        while True:
+            answer = self._do(heard(), heard)
             if answer is not None:
                 driver.send(TREES.pack("answer", answer))
 
-    def do(self, what: Any) -> Answer | StepDone | None:
-        """Does one thing.
-
-        Args:
-          what: What the runner says.
-
-        Returns:
-          What it is told; None for nothing.
-        """
+    def _do(self, what: Any, heard: Callable[[], Any]) -> Answer | StepDone | None:
+        """Does one thing that the runner says. `heard` waits for what that says next. Returns what it is told."""
         match what:
-            case StepWork():
-                return self._step(what)
+            case Go():
+                return self._step(what, heard)
             case Adopt():
                 self._adopt()
             case Propose(number, totals):
@@ -146,61 +180,105 @@ class Worker:
 
     # ---- a step ------------------------------------------------------------------------------------------------------
 
-    def _step(self, work: StepWork) -> StepDone:
-        if work.adopts:
+    def _step(self, go: Go, heard: Callable[[], Any]) -> StepDone:
+        if go.adopts:
             self._adopt()
-        traffic = {path: {server: ByteCounts() for server in self._places[path].placement} for path in work.tables}
-        clients = {path: self._client(path, traffic[path], of.updates) for path, of in work.tables.items()}
-        pulled = {path: self._pull(path, clients[path], of_table) for path, of_table in work.tables.items()}
+        share = self._share_of(go)
+        work, (traffic, pushes) = share.work, (share.traffic, {path: {} for path in share.work.tables})
+        pulled = {path: self._pulled(path, share) for path in work.tables}
         sizes = _Agreed({path: of_table.size for path, of_table in work.tables.items()})
         (given,) = batch_rows.inputs(1, self._loss, {path: [rows] for path, rows in pulled.items()}, sizes)
-        inputs = spread_inputs([(*given._replace(ids={}), tree_of(self._batch, work.batch))], [self._here])
-        arguments = self._params(work), *inputs
-        result: GradientResult = issue_collective(self._program, *arguments, token=lambda result: result.loss)
+        result = self._program.run(self._params(go), given, tree_of(self._made.batch, work.batch))
         self._grads, self._proposal = result.grads, None
-        finite = np.array(shard_of(result.finite, 0))
-        done = StepDone(
-            work.number,
-            np.array(shard_of(result.loss, 0)),
-            [np.array(shard_of(leaf, 0)) for leaf in jax.tree.leaves(result.aux)],
-            finite,
-            traffic,
-            grads=()
-            if work.params is None
-            else [np.array(shard_of(leaf, 0)) for leaf in jax.tree.leaves(result.grads)],
-        )
-        if self._is_checked and not finite.all():
+        if go.is_followed:  # while it is computed
+            self._ask_ahead(heard())
+        entry = self._program.entry
+        finite, aux = entry(result.finite), [entry(leaf) for leaf in jax.tree.leaves(result.aux)]
+        done = StepDone(work.number, entry(result.loss), aux, finite, traffic, pushes)
+        if go.params is not None:
+            done = done._replace(grads=[entry(leaf) for leaf in jax.tree.leaves(result.grads)])
+        if self._made.check_finite and not finite.all():
             return done
         try:
             for path, of_table in work.tables.items():
-                grads = shard_of(result.rows[path], 0)
-                push = functools.partial(self._push, path, clients[path], of_table, pulled[path], grads)
-                naming_variable(path, push)
+                if of_table.update is not None:
+                    grads = jax.tree.map(entry, result.rows[path])
+                    push = functools.partial(self._push, path, share, pulled[path], grads, pushes[path])
+                    naming_variable(path, push)
         except TableError as error:
             return done._replace(error=error)
-        if work.params is None and self._split.n_rounds == 0:  # nothing has to be known of the tables' gradients first
+        if go.params is None and self._split.n_rounds == 0:  # nothing has to be known of the tables' gradients first
             self._proposal = self._home.propose(self._grads, [])
             done = done._replace(shared=self._proposal.shared if self._replica == 0 else None)
         return done
 
-    def _params(self, work: StepWork) -> Tree:
-        if work.params is None:
+    def _params(self, go: Go) -> Tree:
+        if go.params is None:
             return self._home.pull()
-        return spread_inputs([tree_of(self._shapes[0], work.params)], [self._here])
+        return self._program.placed(tree_of(self._shapes[0], go.params))
 
-    def _client(self, path: str, counts: Mapping[int, ByteCounts], updates: int) -> RowClient:
+    # ---- rows --------------------------------------------------------------------------------------------------------
+
+    def _share_of(self, go: Go) -> _Share:
+        """The share of a step, whose rows have been asked for by now."""
+        ahead, self._ahead = self._ahead, None
+        if go.work is None:
+            assert ahead is not None
+            return ahead
+        for pulls in () if ahead is None else ahead.pulls.values():  # the runner has thought better of it
+            for pull in pulls:
+                self._servers.forget(pull.asked)
+        return self._asked_for(go.work)
+
+    def _ask_ahead(self, ahead: Ahead) -> None:
+        if ahead.work is not None:
+            self._ahead = self._asked_for(ahead.work)
+
+    def _asked_for(self, work: StepWork) -> _Share:
+        """Asks for the rows of all tables."""
+        traffic = {path: {server: ByteCounts() for server in self._places[path].placement} for path in work.tables}
+        clients = {path: self._client(path, traffic[path]) for path in work.tables}
+        pulls = {path: list(self._pulls(path, clients[path], of)) for path, of in work.tables.items()}
+        return _Share(work, traffic, clients, pulls)
+
+    def _client(self, path: str, counts: Mapping[int, ByteCounts]) -> RowClient:
         place = self._places[path]
-        return RowClient(place, functools.partial(self._servers.ask, place.key, updates=updates), counts)
+        return RowClient(place, functools.partial(self._servers.push, place.key), counts)
 
-    def _pull(self, path: str, client: RowClient, work: RowWork) -> PulledRows:
-        dtype, columns = work.reading
-        rows = client.pull(work.rows.ids, dtype or self._places[path].wire, columns)
+    def _pulls(self, path: str, client: RowClient, work: RowWork) -> Iterator[_Pull]:
+        """Asks for rows of a table: for those that the last update leaves as they are at once, for the others after it."""
+        ids, (dtype, columns), place = work.rows.ids, work.reading, self._places[path]
+        parts: list[tuple[np.ndarray | slice, int]] = [(slice(None), work.updates)]
+        if work.early is not None:
+            parts = [(work.early, work.updates - 1), (~work.early, work.updates)]
+        for places, updates in parts:
+            announced = () if self._made.is_sync else (True,)
+            calls, rows_of = client.pull_calls(ids[places], dtype or place.wire, columns, *announced)
+            yield _Pull(places, self._servers.begin(place.key, calls, updates), rows_of)
+
+    def _pulled(self, path: str, share: _Share) -> PulledRows:
+        work, pulls = share.work.tables[path], share.pulls[path]
+        pieces = [pull.rows_of(self._servers.finish(pull.asked)) for pull in pulls]
+        rows = pieces[0]
+        if len(pieces) > 1:
+            rows = np.empty((len(work.rows.ids), *rows.shape[1:]), rows.dtype)
+            for pull, piece in zip(pulls, pieces, strict=True):
+                rows[pull.places] = piece
         return PulledRows(work.rows, rows, work.reading)
 
-    def _push(self, path: str, client: RowClient, work: RowWork, pulled: PulledRows, grads: np.ndarray) -> None:
-        place = self._places[path]
-        ids, sums = ready_to_push(pulled.unique.ids, grads[: len(pulled.unique.ids)], place.types, place.wire)
-        client.push(work.update, ids, sums, work.reading.columns, self._replica)
+    def _push(self, path: str, share: _Share, pulled: PulledRows, grads: Any, pushes: dict[int, int]) -> None:
+        """Pushes row gradients: its own, or those of all replicas where they were gathered."""
+        work, place = share.work.tables[path], self._places[path]
+        assert work.update is not None
+        own = {self._replica: (pulled.unique.ids, grads)}
+        if self._made.reduction.gather:
+            own = {
+                i: (ids[ids < place.layout.n_rows], of_one) for i, (ids, of_one) in enumerate(zip(*grads, strict=True))
+            }
+        for replica, (ids, of_one) in own.items():
+            ids, sums = ready_to_push(ids, of_one[: len(ids)], place.types, place.wire)
+            for server in share.clients[path].push(work.update, ids, sums, work.reading.columns, replica):
+                pushes[server] = pushes.get(server, 0) + 1
 
 
 def tree_of(shapes: Tree, leaves: Sequence[np.ndarray]) -> Tree:

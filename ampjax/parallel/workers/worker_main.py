@@ -19,24 +19,26 @@ START_S = 120
 """How long the first worker may take to be there for the others."""
 
 
-def main(context: HostContext, n_servers: int, devices: tuple[int, ...], program: bytes) -> None:
+def main(context: HostContext, n_servers: int, devices: tuple[int, ...], is_sync: bool, program: bytes) -> None:
     """A process of a group: the first ones are servers, the others workers.
 
     Args:
       context: The process.
       n_servers: How many servers there are.
       devices: For each worker, the number of its device on its machine.
+      is_sync: Whether workers step together.
       program: The `WorkerProgram`, packed.
     """
     if context.number < n_servers:
         jax.config.update("jax_platforms", "cpu")
         serve(context, context.names[n_servers:])
     else:
-        _work(context, n_servers, devices, program)
+        _work(context, n_servers, devices, is_sync, program)
 
 
-def _work(context: HostContext, n_servers: int, devices: tuple[int, ...], program: bytes) -> None:
-    replica, n = context.number - n_servers, len(context.names) - n_servers
+def _work(context: HostContext, n_servers: int, devices: tuple[int, ...], is_sync: bool, program: bytes) -> None:
+    replica = context.number - n_servers
+    n = len(context.names) - n_servers if is_sync else 1  # how many have one program
     _join(context, n_servers, replica, n, devices[replica])
     made = cloudpickle.loads(program)  # after the others were joined: what is in it may use JAX's devices
     for name, value in made.jax_settings.items():
@@ -46,8 +48,9 @@ def _work(context: HostContext, n_servers: int, devices: tuple[int, ...], progra
         firsts.setdefault(device.process_index, device)
     servers = RowServers([context.peer(name) for name in context.names[:n_servers]])
     if n == 1 and firsts[0].platform != "cpu":
-        firsts = {0: jax.local_devices()[devices[0]]}
-    Worker(made, replica, firsts[replica], [firsts[i] for i in range(n)], servers).serve(context.driver)
+        firsts = {0: jax.local_devices()[devices[replica]]}
+    everywhere = [firsts[i] for i in range(n)]
+    Worker(made, replica, everywhere[replica % n], everywhere, servers).serve(context.driver)
 
 
 def _join(context: HostContext, n_servers: int, replica: int, n: int, device: int) -> None:

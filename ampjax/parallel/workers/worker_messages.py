@@ -25,33 +25,59 @@ class RowWork(NamedTuple):
       rows: The rows that it pulls.
       size: How many there are with padding: the same at all workers, whose programs are one.
       reading: What of them has to travel.
-      update: The number of the update to which it pushes their gradients.
+      update: The number of the update to which it pushes their gradients; None if another replica pushes for it.
       updates: Updates that must have been made at the servers before it pulls.
+      early: Which of the rows it may also pull before the last of these updates, which leaves them as they are, `[k]`; None for none.
     """
 
     rows: UniqueRows
     size: int
     reading: Reading
-    update: int
+    update: int | None
     updates: int
+    early: np.ndarray | None = None
 
 
 class StepWork(NamedTuple):
-    """One replica's share of a step.
+    """One replica's share of a step, as far as it is known before the update that precedes it.
 
     Args:
       number: The step's number, for this run of processes.
       batch: The leaves of its part of the batch; of keys, their integers.
       tables: By table.
-      adopts: Whether the update that was proposed in the last step is made first.
-      params: The leaves of dense variables, where they are at servers; None where the worker has them.
     """
 
     number: int
     batch: Sequence[np.ndarray]
     tables: Mapping[str, RowWork]
+
+
+class Go(NamedTuple):
+    """Lets a worker take a step.
+
+    Args:
+      number: The step's.
+      work: The worker's share; None if it has it already (`Ahead`).
+      adopts: Whether the update that was proposed in the last step is made first.
+      params: The leaves of dense variables, where they are at servers; None where the worker has them.
+      is_followed: Whether an `Ahead` follows, which the worker reads while it computes.
+    """
+
+    number: int
+    work: StepWork | None
     adopts: bool = False
     params: Sequence[np.ndarray] | None = None
+    is_followed: bool = False
+
+
+class Ahead(NamedTuple):
+    """The next step's share, whose rows the worker asks for while the present step is computed. If the next step is another, it is forgotten.
+
+    Args:
+      work: The share; None if there is none after all.
+    """
+
+    work: StepWork | None
 
 
 class StepDone(NamedTuple):
@@ -63,6 +89,7 @@ class StepDone(NamedTuple):
       aux: The leaves of the loss function's second result.
       finite: Whether the loss and then each dense variable's gradient is.
       traffic: By table and server, what has gone there and come back.
+      pushes: By table and server, how many replicas' row gradients it has sent there.
       shared: By table, the values that its update needs, where they depend on dense variables only; None where they don't.
       error: Why its row gradients can't be applied.
       grads: The leaves of dense gradients, its own share, where dense variables are at servers.
@@ -73,6 +100,7 @@ class StepDone(NamedTuple):
     aux: Sequence[np.ndarray]
     finite: np.ndarray
     traffic: Mapping[str, Mapping[int, ByteCounts]]
+    pushes: Mapping[str, Mapping[int, int]]
     shared: Mapping[str, Sequence[np.ndarray]] | None = None
     error: TableError | None = None
     grads: Sequence[np.ndarray] = ()
@@ -150,6 +178,8 @@ TREES = Trees(
         for kind in (
             RowWork,
             StepWork,
+            Go,
+            Ahead,
             StepDone,
             Places,
             Write,

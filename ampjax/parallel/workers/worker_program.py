@@ -32,6 +32,7 @@ class WorkerProgram:
       has_aux: Whether the loss function gives `(loss, aux)`.
       reduction: What becomes of the replicas' gradients.
       check_finite: Whether gradients that are not finite stop a step.
+      is_sync: Whether replicas step together.
       jax_settings: JAX's settings in the user's program, by name.
     """
 
@@ -44,6 +45,7 @@ class WorkerProgram:
     has_aux: bool
     reduction: Reduction
     check_finite: bool
+    is_sync: bool
     jax_settings: Mapping[str, Any]
 
     def loss(self) -> SparseProgram:

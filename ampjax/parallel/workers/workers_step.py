@@ -1,6 +1,7 @@
 """Steps over workers: the runner deals out the batch, and makes the update when all have pushed their gradients.
 
-It finds the rows of all replicas itself, since their programs are one, and so must be the padded number of rows.
+If the next batch is known by then, it is dealt out while this one is computed, and its rows are asked for. Servers answer as soon as the rows have
+been updated, and at once for many rows that the present step does not change. So the bits are the same as without.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ from typing import Any
 import jax
 import numpy as np
 
+from ampjax.cluster.hosts.resources import Resources
 from ampjax.devices.random_keys import data_of, on_host
+from ampjax.errors import HostError
 from ampjax.parallel.homes.dense_homes import DenseAtServers
-from ampjax.parallel.homes.row_homes import RowsAtServers
 from ampjax.parallel.steps import batch_rows
 from ampjax.parallel.steps.step_outcome import require_finite
 from ampjax.parallel.steps.synchronous_steps import HomedStep, StepOutcome
+from ampjax.parallel.workers.deals import Deal, Dealer
 from ampjax.parallel.workers.dense_at_workers import DenseAtWorkers
 from ampjax.parallel.workers.process_group import ProcessGroup
-from ampjax.parallel.workers.worker_messages import Places, RowWork, StepDone, StepWork
-from ampjax.sparse.table.pending_update import PendingUpdate
-from ampjax.sparse.table.row_client import SplitPlace
+from ampjax.parallel.workers.worker_messages import Ahead, Go, StepDone
 
 Tree = Any
 
@@ -33,26 +34,35 @@ class WorkersStep(HomedStep):
 
     Args:
       group: The processes.
-      machines: Each replica's.
+      resources: The machines.
       check_finite: Whether gradients that are not finite stop a step.
     """
 
     group: ProcessGroup
-    machines: Sequence[int]
+    resources: Resources
     check_finite: bool
-    _finder: batch_rows.RowFinder = field(init=False)
-    _sizes: batch_rows.PaddedSizes = field(default_factory=batch_rows.PaddedSizes)
-    _told: dict[str, SplitPlace] = field(default_factory=dict)
+    _dealer: Dealer = field(init=False)
+    _following: Sequence[Tree] | None = field(default=None, init=False)
+    _ahead: Deal | None = field(default=None, init=False)
 
     def __post_init__(self):
-        self._finder = batch_rows.RowFinder(self.loss)
+        self._dealer = Dealer(self.loss, self.homes, self.readings, self.group, self.resources)
         self.group.start()
 
     def write(self, params: Tree, state: Tree, tables: Any) -> None:
         """See `HomedStep.write`. Workers may be new, so they are told again where rows are."""
         self.group.start()
         super().write(params, state, tables)
-        self._told.clear()
+        self._dealer.forget()
+        self._following = self._ahead = None
+
+    def announce(self, parts: Sequence[Tree]) -> None:
+        """Notes the batch of the step after the one that is taken next.
+
+        Args:
+          parts: By replica its part. If that step gets another batch, nothing is lost but time.
+        """
+        self._following = parts
 
     def __call__(self, number: int, parts: Sequence[Tree], keep: bool) -> StepOutcome:
         """One step.
@@ -72,48 +82,59 @@ class WorkersStep(HomedStep):
         """
         del keep
         parts = [jax.tree.map(on_host, part) for part in parts]
-        rows = self._finder(parts)
-        self._tell_places()
-        updates = {path: self._home(path).table.expect() for path in rows}
-        done = self._done(parts, rows, updates)
-        self._note_traffic(done)
+        deal, is_known = self._deal(parts)
+        done = self._done(deal, is_known)
+        for replica, of_replica in enumerate(done):
+            self._dealer.note_traffic(replica, of_replica)
+        self._dealer.note_gathered(deal)
         if self.check_finite:
             losses = [own.loss for own in done] if self._at_servers else done[0].loss
             require_finite(number, lambda: losses, np.stack([own.finite for own in done]), self.like()[0])
-        for path, update in updates.items():
-            for of_replica in done:
-                nbytes = sum(count.pushed for count in of_replica.traffic[path].values())
-                servers = [server for server, count in of_replica.traffic[path].items() if count.pushed]
-                update.note_push(servers, nbytes, has_come=False)
-        self._require_rows(done)
-        waiting = {path: [update] for path, update in updates.items()}
+        for replica, of_replica in enumerate(done):
+            self._dealer.note_pushes(replica, deal, of_replica)
+        if errors := [own.error for own in done if own.error is not None]:
+            raise errors[0]
         grads = self._dense_gradients(done)
-        self.homes.update(grads, waiting)
+        self.homes.update(grads, deal.updates)
         return StepOutcome(
             [own.loss for own in done] if self._at_servers else [done[0].loss],
-            self._aux(parts, done),
-            batch_rows.alphas(self.loss, rows),
-            lambda: self.homes.gradients(grads, waiting),
+            aux_of(self, parts[0], done),
+            batch_rows.alphas(self.loss, deal.rows),
+            lambda: self.homes.gradients(grads, deal.updates),
         )
 
-    def _done(
-        self, parts: Sequence[Tree], rows: batch_rows.ReplicaRows, updates: dict[str, PendingUpdate]
-    ) -> list[StepDone]:
-        number, readings = self.group.next_number(), self.readings.for_batch(parts[0])
-        sizes = {path: self._sizes.at_least(path, max(len(own.ids) for own in each)) for path, each in rows.items()}
-        works, at_workers = [], self._at_workers
-        for replica, part in enumerate(parts):
-            tables = {
-                path: RowWork(
-                    each[replica], sizes[path], readings[path], updates[path].number, self._home(path).table.n_updates
-                )
-                for path, each in rows.items()
-            }
-            works.append(StepWork(number, _leaves(part), tables, params=self._params_for(replica)))
+    def _deal(self, parts: Sequence[Tree]) -> tuple[Deal, bool]:
+        """The deal for a batch, and whether workers know it by now."""
+        ahead, self._ahead, own = self._ahead, None, dict(enumerate(parts))
+        if ahead is not None and self._dealer.is_of(ahead, own):
+            return ahead, True
+        self._dealer.tell_places()
+        return self._dealer.deal(own), False
+
+    def _done(self, deal: Deal, is_known: bool) -> list[StepDone]:
+        """Lets workers take the step, and meanwhile deals out the next one."""
+        following, self._following = self._following, None
+        at_workers, replicas = self._at_workers, range(len(deal.works))
+        params = [self._params_for(replica) for replica in replicas]
         with self.group.exchange():
             adopts = at_workers is not None and at_workers.take_adoption()
-            self.group.tell_each([work._replace(adopts=adopts) for work in works])
-            return self.group.answers(number, len(parts))
+            works = [None if is_known else deal.works[replica] for replica in replicas]
+            goes = [Go(deal.number, works[r], adopts, params[r], following is not None) for r in replicas]
+            self.group.tell_each(goes)
+            if following is not None:
+                self._deal_ahead(following, deal)
+            return self.group.answers(deal.number, replicas)
+
+    def _deal_ahead(self, parts: Sequence[Tree], after: Deal) -> None:
+        """Tells workers of the next step. They wait for it, so they are also told if there is none."""
+        try:
+            self._ahead = self._dealer.deal(dict(enumerate(parts)), after)
+        except HostError:
+            raise
+        except Exception:  # whatever is wrong with that batch: its own step will say so
+            self._ahead = None
+        works = [None] * len(parts) if self._ahead is None else self._ahead.works.values()
+        self.group.tell_each([Ahead(work) for work in works])
 
     @property
     def _at_workers(self) -> DenseAtWorkers | None:
@@ -128,50 +149,45 @@ class WorkersStep(HomedStep):
     def _params_for(self, replica: int) -> list[np.ndarray] | None:
         """Dense variables as they arrive at a replica; None where it has them."""
         home = self._at_servers
-        return None if home is None else _leaves(home.pull_for(self.machines[replica]))
+        return None if home is None else pulled_leaves(home, self.resources.homes[replica])
 
     def _dense_gradients(self, done: Sequence[StepDone]) -> Any:
         """The reduced gradients in the form in which their home keeps them."""
         if (home := self._at_servers) is not None:
             structure = jax.tree.structure(self.like()[0])
             trees = [jax.tree.unflatten(structure, own.grads) for own in done]
-            return home.sum_of(list(zip(self.machines, trees, strict=True)))
+            return home.sum_of(list(zip(self.resources.homes, trees, strict=True)))
         assert self._at_workers is not None
         self._at_workers.note_step(done[0].shared)
         return done[0].number
 
-    def _home(self, path: str) -> RowsAtServers:
-        home: Any = self.homes.rows[path]
-        return home
 
-    def _tell_places(self) -> None:
-        """Tells workers which tables have been split anew, or are new."""
-        places = {path: home.table.place for path, home in self.homes.rows.items()}
-        if new := {path: place for path, place in places.items() if self._told.get(path) != place}:
-            self.group.tell(Places(new))
-            self._told.update(new)
+def pulled_leaves(home: DenseAtServers, machine: int) -> list[np.ndarray]:
+    """Dense variables as they arrive at a machine.
 
-    def _note_traffic(self, done: Sequence[StepDone]) -> None:
-        for replica, of_replica in enumerate(done):
-            for path, counts in of_replica.traffic.items():
-                self._home(path).note_traffic(replica, counts)
+    Args:
+      home: Their home.
+      machine: The machine's number.
 
-    def _require_rows(self, done: Sequence[StepDone]) -> None:
-        """Raises the first worker's error of those whose row gradients can't be applied."""
-        for of_replica in done:
-            if (error := of_replica.error) is not None:
-                raise error
-
-    def _aux(self, parts: Sequence[Tree], done: Sequence[StepDone]) -> Tree:
-        if not self.has_aux:
-            return None
-        leaves = [np.stack(each) for each in zip(*(of_replica.aux for of_replica in done), strict=True)]
-        return jax.tree.unflatten(self._aux_tree(parts), leaves)
-
-    def _aux_tree(self, parts: Sequence[Tree]) -> Any:
-        _, aux = self.loss.split_loss(parts[0]).traced.out_tree.children()
-        return aux
+    Returns:
+      The leaves, of keys their integers.
+    """
+    return [data_of(leaf) for leaf in jax.tree.leaves(home.pull_for(machine))]
 
 
-def _leaves(tree: Tree) -> list[np.ndarray]:
-    return [data_of(leaf) for leaf in jax.tree.leaves(tree)]
+def aux_of(step: Any, part: Tree, done: Sequence[StepDone]) -> Tree:
+    """The second results of some replicas.
+
+    Args:
+      step: What has their loss function, `loss` and `has_aux`.
+      part: A part of a batch.
+      done: What the replicas have said.
+
+    Returns:
+      A pytree with a leading axis of replicas; None if there is none.
+    """
+    if not step.has_aux:
+        return None
+    _, aux = step.loss.split_loss(part).traced.out_tree.children()
+    leaves = [np.stack(each) for each in zip(*(of_replica.aux for of_replica in done), strict=True)]
+    return jax.tree.unflatten(aux, leaves)

@@ -52,11 +52,13 @@ class Needs(NamedTuple):
       updates: Updates that have been made in it.
       update: An update's number.
       clients: Clients that have pushed to that one.
+      pulls: Announced pulls that have been answered.
     """
 
     updates: int = 0
     update: int = -1
     clients: int = 0
+    pulls: int = 0
 
 
 class ServerPart:
@@ -77,7 +79,7 @@ class ServerPart:
             p: Partition(p, layout.size(p), settings.types, seen, settings.folder) for p in settings.partitions
         }
         self._jobs = JobPool(self._partitions, settings.n_servers)
-        self._n_updates = 0
+        self._n_updates = self._n_pulls = 0
         self._buffers: dict[int, GradientBuffer] = {}
         self._prepared: dict[int, Callable[[], None]] = {}
 
@@ -88,12 +90,13 @@ class ServerPart:
           needs: What it needs.
         """
         pushed = self._buffers[needs.update].n_clients if needs.update in self._buffers else 0
-        return self._n_updates >= needs.updates and pushed >= needs.clients
+        has_read = self._n_pulls >= needs.pulls
+        return has_read and self._n_updates >= needs.updates and pushed >= needs.clients
 
     # ---- some rows ---------------------------------------------------------------------------------------------------
 
     def pull(
-        self, rows: Mapping[int, np.ndarray], wire_dtype: np.dtype, columns: Columns = None
+        self, rows: Mapping[int, np.ndarray], wire_dtype: np.dtype, columns: Columns = None, announced: bool = False
     ) -> dict[int, np.ndarray]:
         """Rows of some partitions, or some columns of them, as they travel.
 
@@ -101,10 +104,12 @@ class ServerPart:
           rows: By partition the numbers of its rows, `[n]`, each once.
           wire_dtype: The dtype in which they travel.
           columns: Which of their columns travel; None for all.
+          announced: Whether later updates wait until these rows have been read (`Needs.pulls`).
 
         Returns:
           By partition, fresh arrays `[n, *row]`.
         """
+        self._n_pulls += announced
         catch_up(self._kernels, self._history, self._jobs.select(rows))
         result = {}
         for p, local in rows.items():

@@ -24,6 +24,8 @@ from ampjax.sparse.servers.exports import ExportedFunction, exported
 from ampjax.sparse.servers.protocol import TREES, Answer, FunctionRequest, Request
 from ampjax.sparse.servers.serving import serve
 
+_WATCH_S = 0.2
+"""Seconds between two looks at what the server may be waiting for."""
 _RESTORE = "Its rows are lost: restore the last checkpoint, which starts it anew."
 CLOSED = "no process: the servers were closed"
 _ANEW = "Make new servers, and restore the last checkpoint there."
@@ -35,10 +37,12 @@ class Begun(NamedTuple):
     Args:
       host: The host.
       end: Ends it, and whatever is of no use without it.
+      watch: Raises a `HostError` if something has ended for which it may wait.
     """
 
     host: Host
     end: Callable[[], None]
+    watch: Callable[[], None] = lambda: None
 
 
 def start_alone(number: int) -> Begun:
@@ -148,11 +152,11 @@ class ServerProcess:
           TableError: If the method raised it.
           ServerError: If the process has ended, or the method raised anything else.
         """
-        try:
-            while isinstance(answer := self._receive(), FunctionRequest):
+        while isinstance(answer := self._receive(request.method), FunctionRequest):
+            try:
                 self._export(rules, answer)
-        except HostError as error:
-            raise self._ended(request.method, error) from None
+            except HostError as error:
+                raise self._ended(request.method, error) from None
         if answer.number != self._n_requests:  # an answer that an interrupt left unread
             raise self._ended(request.method)
         self.traffic[request.key.table] = answer.traffic
@@ -177,11 +181,18 @@ class ServerProcess:
     def _export(self, rules: Sequence[RowRule], request: FunctionRequest) -> None:
         self._host.channel.send(TREES.pack("export", _export(rules[request.rule], request)))
 
-    def _receive(self) -> FunctionRequest | Answer:
+    def _receive(self, method: str) -> FunctionRequest | Answer:
         """Waits for what the server says next."""
-        message = self._host.channel.receive()
-        assert message is not None
-        return TREES.unpack(message)
+        while True:
+            begun = self._begun
+            assert begun is not None
+            try:
+                message = begun.host.channel.receive(_WATCH_S)
+            except HostError as error:
+                raise self._ended(method, error) from None
+            if message is not None:
+                return TREES.unpack(message)
+            begun.watch()
 
     def end(self, state: str) -> None:
         """Ends its process at once; it holds nothing that could be left behind.

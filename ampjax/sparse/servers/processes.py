@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ampjax.cluster.wire.message import Message
-from ampjax.errors import AmpError, ServerError
+from ampjax.errors import AmpError, HostError, ServerError
 from ampjax.optim.row_rule import RowRule
 from ampjax.sparse.rows.byte_counts import ByteCounts
 from ampjax.sparse.rows.partition_layout import SplitKey
@@ -222,7 +222,8 @@ def _exchange(
         except AmpError as error:
             errors.append(error)
     if errors:
-        raise next((error for error in errors if isinstance(error, ServerError)), errors[0])
+        gone = (error for kind in (HostError, ServerError) for error in errors if isinstance(error, kind))
+        raise next(gone, errors[0])
     return results
 
 

@@ -30,6 +30,9 @@ class Service:
     Args:
       channel: The channel.
       server: What it holds, which other clients share; None for a new one.
+
+    Attributes:
+      early: Requests that have come while the server waited for a function that another client's request needs.
     """
 
     def __init__(self, channel: Channel, server: Server | None = None):
@@ -37,6 +40,7 @@ class Service:
         self._imports: dict[int, ImportedFunctions] = {}
         self._fetching = threading.Lock()  # a part's threads share the channel
         self._last: Answer | None = None
+        self.early: list[Request] = []
 
     def is_ready(self, request: Request) -> bool:
         """Whether what a request needs has come.
@@ -107,14 +111,18 @@ class Service:
         def fetch(name: str, shapes: Shapes) -> ExportedFunction:
             with self._fetching:
                 self._channel.send(TREES.pack("function", FunctionRequest(rule, name, shapes)))
-                message = self._channel.receive()
-            assert message is not None
-            answer = TREES.unpack(message)
+                while isinstance(answer := self._heard(), Request):
+                    self.early.append(answer)
             if isinstance(answer, AmpError):
                 raise answer
             return answer
 
         return RowKernels(types, self._imports.setdefault(rule, ImportedFunctions(fetch)))
+
+    def _heard(self) -> Any:
+        message = self._channel.receive()
+        assert message is not None
+        return TREES.unpack(message)
 
 
 def _own_arrays(result: Any) -> Any:
@@ -143,7 +151,10 @@ def serve(context: HostContext, clients: Sequence[str] = ()) -> None:
                 if channel is context.driver:
                     raise
                 del services[channel]  # what becomes of the others is the driver's affair
-        while ready := next((each for each in waiting if services[each[0]].is_ready(each[1])), None):
-            waiting.remove(ready)
-            channel, request = ready
+                waiting = [each for each in waiting if each[0] is not channel]
+        driver = services[context.driver]
+        while (place := next((i for i, (who, what) in enumerate(waiting) if services[who].is_ready(what)), -1)) >= 0:
+            channel, request = waiting.pop(place)
             services[channel].serve(request)
+            waiting += [(context.driver, early) for early in driver.early]
+            driver.early.clear()

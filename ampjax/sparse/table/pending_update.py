@@ -6,7 +6,7 @@ import collections
 import functools
 import itertools
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,7 @@ class PendingUpdate:
         self._servers: set[int] = set()  # those that have received something
         # By server, the clients whose gradients may still be on their way.
         self._clients: collections.Counter[int] = collections.Counter()
+        self._pulls: Mapping[int, int] = {}
         self._nbytes = 0
         drop = functools.partial(shards.connection.servers.drop_update, shards.key)
         weakref.finalize(self, drop, self.number).atexit = False
@@ -69,20 +70,25 @@ class PendingUpdate:
           grads: `[n, *row]`, in the wire's dtype; copied.
           columns: Which of their columns travel; the servers take the others for zero.
         """
-        self.note_push(self._shards.client.push(self.number, ids, grads, columns), cut(grads, columns).nbytes)
+        self._servers |= self._shards.client.push(self.number, ids, grads, columns)
+        self._nbytes += cut(grads, columns).nbytes
 
-    def note_push(self, servers: Iterable[int], nbytes: int, has_come: bool = True) -> None:
-        """Notes that a client has sent its row gradients to the servers.
+    def note_pushes(self, clients: Mapping[int, int]) -> None:
+        """Notes that clients elsewhere have sent row gradients. Servers wait for them before they do anything with the update.
 
         Args:
-          servers: Those that receive something.
-          nbytes: How much.
-          has_come: Whether they have it by now. If not, they wait for it before they do anything with the update.
+          clients: By server that receives something, how many clients have sent it.
         """
-        servers = set(servers)
-        self._servers |= servers
-        self._clients.update(() if has_come else servers)
-        self._nbytes += nbytes
+        self._servers |= set(clients)
+        self._clients.update(clients)
+
+    def wait_for_pulls(self, pulls: Mapping[int, int]) -> None:
+        """Lets the update wait for clients elsewhere that are to read rows as they were before it.
+
+        Args:
+          pulls: By server, the announced pulls that must have been answered there since the table was split so.
+        """
+        self._pulls = dict(pulls)
 
     def gradients(self) -> tuple[Int[np.ndarray, " n"], Float[np.ndarray, "n ..."]]:
         """Reads what was gathered so far. The rows are counted as pulled.
@@ -161,8 +167,9 @@ class PendingUpdate:
 
     @property
     def _needs(self) -> dict[int, Needs]:
-        """By server the clients whose gradients it waits for."""
-        return {server: Needs(update=self.number, clients=n) for server, n in self._clients.items()}
+        """By server the clients for which it waits."""
+        servers = self._clients.keys() | self._pulls.keys()
+        return {s: Needs(0, self.number, self._clients[s], self._pulls.get(s, 0)) for s in servers}
 
     def _require_current_split(self) -> None:
         latest = self._shards.latest

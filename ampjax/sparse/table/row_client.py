@@ -73,21 +73,40 @@ class RowClient:
         Returns:
           `[n, *row]` in the table's dtype.
         """
-        place = self._place
-        types = place.types
+        calls, rows_of = self.pull_calls(ids, wire_dtype, columns)
+        return rows_of(self._ask(calls))
+
+    def pull_calls(
+        self, ids: np.ndarray, wire_dtype: np.dtype, columns: Columns, *announced: bool
+    ) -> tuple[dict[int, Any], Callable[[Mapping[int, Any]], np.ndarray]]:
+        """A pull in two halves, for a client that does something else until the servers have answered.
+
+        Args:
+          ids: As for `pull`.
+          wire_dtype: As for `pull`.
+          columns: As for `pull`.
+          *announced: See `ServerPart.pull`.
+
+        Returns:
+          By server its call; and a function that makes what `pull` gives of the servers' answers.
+        """
+        place, types = self._place, self._place.types
         order, spans, local = place.layout.group(ids)
         wanted = place.by_server({p: local[span] for p, span in spans})
-        sent = self._ask({server: ("pull", partitions, wire_dtype, columns) for server, partitions in wanted.items()})
-        for p, span in spans:
-            self.count(p, local[span], pulled=sent[place.placement[p]][p])
-        if len(spans) == 1 and columns is None:  # in order, and nothing is missing
-            p = spans[0][0]
-            return sent[place.placement[p]][p].astype(types.dtype, copy=False)
-        rows = (np.empty if columns is None else np.zeros)((len(ids), *types.shape), types.dtype)
-        for p, span in spans:
-            pulled = sent[place.placement[p]][p]
-            cut(rows, columns)[order[span]] = pulled
-        return rows
+
+        def rows_of(sent: Mapping[int, Any]) -> np.ndarray:
+            for p, span in spans:
+                self.count(p, local[span], pulled=sent[place.placement[p]][p])
+            if len(spans) == 1 and columns is None:  # in order, and nothing is missing
+                p = spans[0][0]
+                return sent[place.placement[p]][p].astype(types.dtype, copy=False)
+            rows = (np.empty if columns is None else np.zeros)((len(ids), *types.shape), types.dtype)
+            for p, span in spans:
+                pulled = sent[place.placement[p]][p]
+                cut(rows, columns)[order[span]] = pulled
+            return rows
+
+        return {server: ("pull", parts, wire_dtype, columns, *announced) for server, parts in wanted.items()}, rows_of
 
     def push(
         self, update: int, ids: np.ndarray, grads: np.ndarray, columns: Columns, client: int | None = None

@@ -108,8 +108,7 @@ class Table:
         self._variables = split and SharedVariables(split, no_params, split.init(no_params))
         self._settings, self._connection = settings, Connection(rule, settings.processes or LocalServers())
         self._forget = self._forgotten_with_it()
-        catches_up = settings.mode == "faithful" and not rule.zero_gradient_is_noop
-        history = SharedHistory(settings.max_lag if catches_up else 0, version)
+        history = SharedHistory(0 if self.untouched_rows_stay else settings.max_lag, version)
         self._shards = Shards(settings, settings.partitions, self._connection, history)
 
     def _forgotten_with_it(self) -> weakref.finalize:
@@ -286,7 +285,7 @@ class Table:
         """Begins an update without gradients, for clients in other processes, which push to its number at `place` (see `RowClient`).
 
         Returns:
-          The update, to which `PendingUpdate.note_push` adds what they say.
+          The update, to which `PendingUpdate.note_pushes` adds what they say.
         """
         with self._connection.lock:
             return PendingUpdate(self._shards)
@@ -300,6 +299,11 @@ class Table:
     def n_updates(self) -> int:
         """Updates that have been made since it was split so: what clients elsewhere wait for (`Needs`)."""
         return self._shards.n_updates
+
+    @property
+    def untouched_rows_stay(self) -> bool:
+        """Whether an update leaves all rows as they are of which it has no gradient."""
+        return self._settings.mode == "lazy" or self.rule.zero_gradient_is_noop
 
     def note_traffic(self, counts: Mapping[int, ByteCounts]) -> None:
         """Adds what clients elsewhere have counted.

@@ -328,8 +328,9 @@ def test_bench_of_processes() -> None:
         "width": 4,
         "ids": 6,
     }
-    results = bench.main(bench.ParallaxBench(what=("workers", "workers-lm"), steps=2, **sizes))
-    assert [result.what for result in results] == ["workers: 2, 6 of 100 rows", "workers: 2, lm"]
+    results = bench.main(bench.ParallaxBench(what=("workers", "workers-lm", "ahead"), steps=2, **sizes))
+    names = ["workers: 2, 6 of 100 rows", "workers: 2, lm", "ahead: 2, 6 of 100 rows"]
+    assert [result.what for result in results] == names
 
 
 @pytest.mark.full
@@ -341,7 +342,7 @@ def test_ways_are_timed_over_processes(tmp_path: Path) -> None:
     options = LocalOptions(**FAST, resources=file)
     assert options.workers == 2
     timings = options.time("lm", ("AR", "naive PS", "hybrid", "pmap"))
-    assert set(timings) == {"naive PS", "hybrid"} and all(timing.per_s > 0 for timing in timings.values())
+    assert set(timings) == {"AR", "naive PS", "hybrid"} and all(timing.per_s > 0 for timing in timings.values())
 
 
 def test_resources_of_experiments(tmp_path: Path) -> None:

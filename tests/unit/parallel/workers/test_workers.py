@@ -8,82 +8,15 @@ import threading
 import time
 
 import cloudpickle
-import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from support.processes import is_there
+from support.worker_runners import TWO, batch, equal, here, kill, loss, make, same_model, same_step
 
 import ampjax.parallel as px
-from ampjax.cluster.hosts.resources import Machine, Resources
 from ampjax.errors import HostDiedError, ParameterError, SettingsError, TableError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers can't import a test
-TX = optax.chain(optax.clip_by_global_norm(0.2), optax.adam(0.1))
-TWO = {"machines": [{"host": name, "address": "localhost", "devices": [0]} for name in "ab"]}
-
-
-def loss(params, batch):
-    """A table, dense variables, random numbers and a second result."""
-    noise = jax.random.uniform(batch["key"][0], (3,))
-    rows = params["table"][batch["ids"]]
-    error = rows @ (params["w"] + 0.1 * noise) - batch["y"]
-    size = jnp.sqrt(batch["hole"] * (rows**2).sum(-1))  # its gradient is NaN where `hole` is 0
-    return jnp.mean(error**2) * batch["scale"] + 0.01 * size.mean(), {"error": error}
-
-
-def batch(seed, scale=1.0, hole=1.0):
-    rng = np.random.default_rng(seed)
-    ids, y = rng.integers(0, 20, 8), rng.normal(size=8).astype(np.float32)
-    return {
-        "ids": ids,
-        "y": y,
-        "scale": np.float32(scale),
-        "hole": np.float32(hole),
-        "key": jax.random.split(jax.random.key(seed), 2),
-    }
-
-
-def make(resources, folder=None, loss=loss, **options):
-    rng = np.random.default_rng(0)
-    params = {"table": rng.normal(size=(20, 3)).astype(np.float32), "w": np.ones(3, np.float32)}
-    checkpoint = None if folder is None else px.Checkpoints(folder, every_steps=2)
-    config = px.ParallaxConfig(alpha_threshold=1.0, checkpoint=checkpoint, **options)
-    return px.get_runner(loss, params, TX, resources, config)
-
-
-def here(**options):
-    first, second = jax.local_devices()[:2]
-    return make(Resources((Machine("a", (first,)), Machine("b", (second,)))), **options)
-
-
-def kill(state, number):
-    assert state.process is not None
-    os.kill(state.process, number)
-
-
-def equal(first, second):
-    assert jax.tree.structure(first) == jax.tree.structure(second)
-    jax.tree.map(np.testing.assert_array_equal, first, second)
-
-
-def same_step(runners, seed):
-    """A step of both, which must agree in all that it tells; how long the second one's took."""
-    wanted = runners[0].run(batch(seed), fetch=("gradients", "norms"))
-    start = time.monotonic()
-    found = runners[1].run(batch(seed), fetch=("gradients", "norms"))
-    seconds = time.monotonic() - start
-    equal((found.loss, found.aux, found.fetched["norms"]), (wanted.loss, wanted.aux, wanted.fetched["norms"]))
-    rows = [own.fetched["gradients"]["table"] for own in (found, wanted)]
-    equal((rows[0].ids, rows[0].values), (rows[1].ids, rows[1].values))
-    assert found.traffic == wanted.traffic and found.traffic.balanced
-    return seconds
-
-
-def same_model(runners):
-    equal((runners[0].params, runners[0].opt_state), (runners[1].params, runners[1].opt_state))
-    assert runners[0].steps == runners[1].steps
 
 
 @pytest.mark.slow
@@ -93,7 +26,7 @@ def test_processes_train_to_the_bits_of_one_and_go_on_when_one_was_killed(tmp_pa
         assert {state.state for state in runner.hosts} == {"not started"}
         runners = here(), runner
         for seed in range(3):
-            same_step(runners, seed)
+            same_step(runners, seed, following=1 if seed == 0 else None)
             if seed == 1:
                 [each.resplit(3) for each in runners]
         same_model(runners)
@@ -165,7 +98,7 @@ def test_without_a_table_servers_are_watched_too():
 def refused(runner):
     """Steps with numbers that are not finite change nothing."""
     with pytest.raises(ParameterError, match=r"step 4, gradients: expected finite numbers, got a loss of inf"):
-        runner.run(batch(3, np.inf))
+        runner.run(batch(3, np.inf), following=batch(3))
     with pytest.raises(
         TableError, match=r"variable `\['table'\]`, push, gradients: expected finite numbers, got nan in row"
     ):
@@ -238,12 +171,13 @@ def test_a_process_that_hangs_is_noticed_within_two_seconds(number, tmp_path, mo
         same_model(runners)
 
 
-@pytest.mark.parametrize("options", [{"run_option": "ar"}, {"sync": False}], ids=str)
-def test_settings_that_need_replicas_in_this_process(options):
+def test_every_machine_needs_a_server_for_its_own_tables():
+    machines = [{**machine, "servers": servers} for machine, servers in zip(TWO["machines"], (1, 0), strict=True)]
     with pytest.raises(
-        SettingsError, match="machines that have addresses: expected `hybrid` or `ps`, and `sync=True`, got run_opt"
+        SettingsError,
+        match=r"machine `b`, `servers`: expected at least 1 where run_option is `ar`, got 0\. A server on",
     ):
-        make(TWO, **options)
+        make({"machines": machines}, run_option="ar")
 
 
 def test_a_loss_that_cannot_travel():

@@ -2,16 +2,20 @@
 
 import threading
 
+import jax
 import numpy as np
+import optax
 import pytest
 
 from ampjax.cluster import HostContext, memory_pair
 from ampjax.errors import ServerError
 from ampjax.optim.row_rule import RowTypes
+from ampjax.optim.split_rows import ALONE, split_alone
 from ampjax.sparse.rows.gradient_buffer import GradientBuffer
 from ampjax.sparse.rows.partition_layout import PartitionLayout, SplitKey
 from ampjax.sparse.rows.server_part import Needs, PartSettings
 from ampjax.sparse.rows.shared_history import SharedHistory
+from ampjax.sparse.servers.exports import exported
 from ampjax.sparse.servers.protocol import TREES, Request
 from ampjax.sparse.servers.serving import Service, serve
 
@@ -81,6 +85,49 @@ def test_a_pull_waits_for_an_update(clients):
     first.send(Request(KEY, "history", (), number=2))
     assert first.answer().number == 2
     assert first.answer(0.0) is None
+
+
+def pull(number, updates=0, announced=False):
+    args = ({0: np.array([3])}, FLOAT, None, announced)
+    return Request(KEY, "pull", args, number, needs=Needs(updates=updates))
+
+
+def test_an_update_waits_for_pulls_that_were_announced(clients):
+    driver, first, second = clients
+    driver.send(OPEN)
+    driver.answer()
+    driver.send(Request(KEY, "history", (), number=2, needs=Needs(pulls=2)))
+    first.send(pull(1, announced=True))
+    second.send(pull(1))  # one of which nobody was told
+    assert [first.answer().number, second.answer().number] == [1, 1]
+    assert driver.answer(0.0) is None
+    second.send(pull(2, announced=True))
+    assert [second.answer().number, driver.answer().number] == [2, 2]
+
+
+def test_requests_that_wait_forever_hold_up_nothing_else(clients):
+    driver, first, second = clients
+    driver.send(OPEN)
+    driver.answer()
+    for number in (1, 2):
+        first.send(pull(number, updates=1))
+        second.send(pull(number, updates=1))
+    second.send(pull(3))
+    assert second.answer().number == 3
+    first.channel.close()  # with those that wait
+    driver.send(Request(KEY, "history", (), number=2))
+    assert driver.answer().number == 2
+
+
+def test_requests_that_come_before_a_function_are_done_after_it():
+    here, there = memory_pair("driver", "server-0")
+    service = Service(there)
+    rule, rows = split_alone(optax.adagrad(0.5), (4,), FLOAT).rules[ALONE], np.ones(4, np.float32)
+    here.send(TREES.pack("request", Request(KEY, "history", (), number=7)))
+    here.send(TREES.pack("export", exported(rule, "init", (jax.ShapeDtypeStruct(rows.shape, rows.dtype),))))
+    (state,) = service._kernels(0, rule.types).init(rows)
+    np.testing.assert_array_equal(state, np.full(4, 0.1, np.float32))  # optax's first sum of squares
+    assert [request.number for request in service.early] == [7]
 
 
 def test_a_client_that_is_gone_does_not_end_the_server(clients):

@@ -1,0 +1,72 @@
+"""The compiled program of one replica that is a process: one with those of the others, or its own where replicas do not step together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ampjax.devices.allreduce import issue_collective
+from ampjax.devices.per_replica import Device, shard_of, spread_inputs
+from ampjax.parallel.steps.batch_rows import Inputs
+from ampjax.parallel.steps.step_programs import GradientResult, Reduction, gradients, mapped_gradients
+from ampjax.sparse.rewrite.pulled_step import SparseProgram
+
+Tree = Any
+
+
+class ReplicaProgram(NamedTuple):
+    """A forward and backward pass.
+
+    Args:
+      placed: Makes the program's dense parameters of host arrays.
+      run: Takes dense parameters, pulled rows and a batch; what it gives may still be under way.
+      entry: Reads one array of what `run` gives; waits for it.
+    """
+
+    placed: Callable[[Tree], Tree]
+    run: Callable[[Tree, Inputs, Tree], GradientResult]
+    entry: Callable[[Any], np.ndarray]
+
+
+def together(
+    loss: SparseProgram, has_aux: bool, here: Device, everywhere: Sequence[Device], reduction: Reduction
+) -> ReplicaProgram:
+    """A program that is one with those of all replicas.
+
+    Args:
+      loss: The loss on pulled rows.
+      has_aux: Whether it gives `(loss, aux)`.
+      here: This replica's device.
+      everywhere: All replicas' devices, in order.
+      reduction: What becomes of their gradients.
+    """
+    program = mapped_gradients(loss, has_aux, everywhere, reduction)
+
+    def run(dense: Tree, given: Inputs, batch: Tree) -> GradientResult:
+        if not reduction.gather:  # only an AllGatherv sends ids
+            given = given._replace(ids={})
+        inputs = spread_inputs([(*given, batch)], [here])
+        return issue_collective(program, dense, *inputs, token=lambda result: result.loss)
+
+    return ReplicaProgram(
+        lambda params: spread_inputs([params], [here]), run, lambda leaf: np.asarray(shard_of(leaf, 0))
+    )
+
+
+def alone(loss: SparseProgram, has_aux: bool, here: Device) -> ReplicaProgram:
+    """A program of its own; nothing is reduced.
+
+    Args:
+      loss: The loss on pulled rows.
+      has_aux: Whether it gives `(loss, aux)`.
+      here: This replica's device.
+    """
+    program = jax.jit(gradients(loss, has_aux))
+
+    def run(dense: Tree, given: Inputs, batch: Tree) -> GradientResult:
+        return program(*jax.device_put((dense, given.rows, given.inverse, batch), here))
+
+    return ReplicaProgram(lambda params: params, run, np.asarray)
