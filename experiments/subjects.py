@@ -17,13 +17,12 @@ import numpy as np
 import ampjax as amp
 from ampjax.data import babi15, list_reduction, mnist, permutation, qm9, sst, wikiner
 from ampjax.ir.graph import Graph
-from ampjax.models import lm
-from ampjax.models.act import Ponder, act_rnn
+from ampjax.models import act, lm
+from ampjax.models import permutation as permutation_model
 from ampjax.models.ggnn import Network, ggnn_regression, ggnn_selection
 from ampjax.models.layers.sampled_softmax import draw
 from ampjax.models.mixture import Experts, mixture_of_experts
 from ampjax.models.mlp import mlp
-from ampjax.models.permutation import permutation as permutation_model
 from ampjax.models.rnn import list_reduction_rnn
 from ampjax.models.tagger import Sizes as TaggerSizes
 from ampjax.models.tagger import tagger
@@ -64,6 +63,9 @@ def subject(name: str, small: bool = False, seed: int = 0) -> Subject:
     if name in GRAPHS:
         graph, instances = GRAPHS[name](small, seed)
         return _graph(graph, instances, seed)
+    if name in FUNCTIONS:
+        compiled, plain = FUNCTIONS[name](small, seed)
+        return _function(compiled, plain, seed)
     return _program(PROGRAMS[name], small, seed)
 
 
@@ -78,6 +80,24 @@ def _graph(graph: Graph, instances: Data, seed: int) -> Subject:
     def exact() -> Found:
         run = reference(graph, params, instances, oracle="eager")
         return run.loss, run.grads
+
+    return Subject(compiled, exact)
+
+
+def _function(model: amp.Compiled, instances: Sequence[Any], seed: int) -> Subject:
+    """The engine beside the function itself."""
+    params = moved(model.initial_params, seed)
+
+    def compiled() -> Found:
+        settings = Settings(max_active_keys=len(instances))
+        run = run_engine(model.graph, model.data(instances), model.node_params(params), settings)
+        return run.loss, model.gradients({name: (grads, 0) for name, grads in run.grads.items()})
+
+    def exact() -> Found:
+        eager = find_oracle("eager")
+        with eager.scope():
+            loss, found = jax.value_and_grad(model.loss)(eager.cast(params), instances)
+            return float(loss), jax.tree.map(np.asarray, found)
 
     return Subject(compiled, exact)
 
@@ -178,9 +198,11 @@ def _tagger(small: bool, seed: int) -> tuple[Graph, Data]:
     return graph, _first(wikiner.SentenceInstances(sentences), 1 if small else 3)
 
 
-def _permutation(small: bool, seed: int) -> tuple[Graph, Data]:
+def _permutation(small: bool, seed: int) -> tuple[amp.Compiled, Sequence[Any]]:
     operations, hidden, n = (3, 8, 2) if small else (8, 128, 32)
-    return permutation_model(operations, hidden), permutation.ShuffledRows(permutation.generate(n, operations, seed))
+    params = permutation_model.init(jax.random.key(seed), operations, hidden)
+    compiled = amp.compile(permutation_model.permutation, params, permutation_model.SPEC)
+    return compiled, permutation.plain(permutation.generate(n, operations, seed))
 
 
 def _experts(small: bool, seed: int) -> tuple[Graph, Data]:
@@ -197,17 +219,12 @@ def _experts(small: bool, seed: int) -> tuple[Graph, Data]:
     ]
 
 
-def _pondering(small: bool, seed: int) -> tuple[Graph, Data]:
+def _pondering(small: bool, seed: int) -> tuple[amp.Compiled, Sequence[Any]]:
     rng, hidden, length = np.random.default_rng(seed), 8 if small else 128, 2 if small else 5
-    t, zero, own = np.arange(length), np.zeros(1, np.int64), np.full(1, length)
-    return act_rnn(Ponder(hidden, hidden, 10)), [
-        {
-            "x": amp.messages(
-                rng.normal(size=(length, hidden)).astype(np.float32), t=t, length=np.full(length, length)
-            ),
-            "s0": amp.messages(np.zeros((1, hidden), np.float32), t=zero, length=own, step=zero, more=zero),
-            "label": np.int32(rng.integers(10)),
-        }
+    sizes = act.Ponder(hidden, hidden, 10)
+    compiled = amp.compile(act.act_rnn(sizes), act.init(jax.random.key(seed), sizes), act.spec(sizes))
+    return compiled, [
+        {"x": rng.normal(size=(length, hidden)).astype(np.float32), "label": np.int32(rng.integers(10))}
         for _ in range(1 if small else 8)
     ]
 
@@ -227,8 +244,10 @@ GRAPHS: Mapping[str, Callable[[bool, int], tuple[Graph, Data]]] = {
     "babi15-flatmap": _deduction("flatmap"),
     "tagger": _tagger,
     "mixture": _experts,
+}
+FUNCTIONS: Mapping[str, Callable[[bool, int], tuple[amp.Compiled, Sequence[Any]]]] = {
     "act": _pondering,
     "permutation": _permutation,
 }
 PROGRAMS: Mapping[str, Model] = {"lm": "lm", "nmt": "nmt", "resnet-50": "resnet", "inception-v3": "inception"}
-NAMES: Sequence[str] = (*GRAPHS, *PROGRAMS)
+NAMES: Sequence[str] = (*GRAPHS, *FUNCTIONS, *PROGRAMS)

@@ -19,11 +19,10 @@ from ampjax.frontend.compile_model import Compiled
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import InstanceList, Instances
 from ampjax.models import act, ggnn, mixture
+from ampjax.models import permutation as permutation_model
 from ampjax.models.functions import (
-    act_function,
     ggnn_function,
     mixture_function,
-    permutation_function,
     rnn_function,
     tagger_function,
     tree_lstm_function,
@@ -32,6 +31,9 @@ from ampjax.models.tagger import Sizes
 from ampjax.models.tree_lstm import Cells
 from ampjax.train.settings import Settings
 from experiments.bench.ours import set_up
+from experiments.by_hand.act_graph import act_rnn
+from experiments.by_hand.permutation_graph import ShuffledRows
+from experiments.by_hand.permutation_graph import permutation as permutation_graph
 
 KEY = jax.random.key(0)
 
@@ -129,9 +131,11 @@ def _shuffles(amount: Amount) -> Pair:
     """Operations in an order of each instance's own."""
     best = {"min_admission": 2048, "max_dispatch_size": 1024, "max_active_keys": 8192}
     task = _experiment("permutation", 8192, amount, **best)
-    data = task.train.data
-    compiled = amp.compile(permutation_function.permutation, permutation_function.init(KEY), permutation_function.SPEC)
-    return _pair(task, compiled, lambda: permutation.plain(data))
+    data = permutation.generate(len(task.train))
+    params = permutation_model.init(KEY)
+    compiled = amp.compile(permutation_model.permutation, params, permutation_model.SPEC)
+    graph = alike(task.graph, permutation_graph())
+    return Pair(graph, lambda: ShuffledRows(data), compiled, lambda: permutation.plain(data), task.settings, task.tx)
 
 
 def _pair(task: Any, compiled: Compiled, plain: Callable[[], Sequence[Any]]) -> Pair:
@@ -189,7 +193,7 @@ def _pondering(amount: Amount) -> Pair:
         {"x": rng.normal(size=(int(n), 32)).astype(np.float32), "label": np.int32(n % 2)}
         for n in rng.integers(1, 10, amount.of(500))
     ]
-    compiled = amp.compile(act_function.act_rnn(sizes), act_function.init(KEY, sizes), act_function.spec(sizes))
+    compiled = amp.compile(act.act_rnn(sizes), act.init(KEY, sizes), act.spec(sizes))
 
     def columns(one: Mapping[str, Any]) -> Any:
         n, zero = len(one["x"]), np.zeros(1, np.int64)
@@ -198,7 +202,23 @@ def _pondering(amount: Amount) -> Pair:
 
     settings = Settings(max_active_keys=64, min_update_interval=512, max_dispatch_size=512, policy="wavefront")
     adapter = lambda: InstanceList([columns(one) for one in plain])
-    return Pair(act.act_rnn(sizes), adapter, compiled, lambda: plain, settings, optax.adam(1e-3))
+    return Pair(act_rnn(sizes), adapter, compiled, lambda: plain, settings, optax.adam(1e-3))
+
+
+def alike(graph: Graph, other: Graph) -> Graph:
+    """Gives nodes of a graph the options that those of the same name have in another: the transform and the interval.
+
+    Args:
+      graph: Whose nodes' options are taken.
+      other: Whose nodes get them; it has no others than `graph` has.
+
+    Returns:
+      `other`.
+    """
+    for name, node in other.parameterised.items():
+        options = graph.nodes[name].options
+        node.options = replace(node.options, tx=options.tx, min_update_interval=options.min_update_interval)
+    return other
 
 
 PAIRS: Mapping[str, Callable[[Amount], Pair]] = {

@@ -10,6 +10,7 @@ import ampjax as amp
 from ampjax.models import act, ggnn, mixture, permutation, tagger, tiled, tree_lstm
 from ampjax.models.layers.bernoulli import bernoulli
 from ampjax.models.layers.dropout import dropout, from_batch
+from ampjax.models.layers.linear import linear
 from ampjax.models.layers.losses import labelled_cross_entropy
 
 CASES = Cases()
@@ -29,10 +30,14 @@ def normal_numbers(rows, n):
 # Layers of ampjax.nn, and tiles
 
 
-@case("nn.Linear", sizes=CROSS)
+@case("nn.Linear", "linear.linear", sizes=CROSS)
 def linear_layer(hidden, rows, inputs):
     layer = amp.nn.Linear(hidden, hidden + 3)
-    return Problem(mapped(layer), f.linear, (inputs.params(layer), inputs.normal(rows, hidden)))
+
+    def tested(p, x):
+        return mapped(layer)(p, x) + mapped(linear)(p, x)
+
+    return Problem(tested, lambda p, x: 2 * f.linear(p, x), (inputs.params(layer), inputs.normal(rows, hidden)))
 
 
 @case("nn.Embed", "tree_lstm.look_up")

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 import ampjax as amp
 from ampjax.data.list_reduction import N_CLASSES, N_TOKENS
+from ampjax.models.layers.linear import linear
 from ampjax.models.layers.losses import labelled_cross_entropy
 from ampjax.nn import Embed, Linear
 
@@ -64,16 +65,3 @@ def list_reduction(p: Any, s: Any) -> jax.Array:
     loss, metrics = labelled_cross_entropy(linear(p["linear2"], h), s["label"])
     amp.metric("accuracy", *metrics["accuracy"])
     return loss
-
-
-def linear(p: Any, x: jax.Array) -> jax.Array:
-    """`x @ w + b`.
-
-    Args:
-      p: `w [n_in, n_out]` and `b [n_out]`.
-      x: `[..., n_in]`.
-
-    Returns:
-      `[..., n_out]`.
-    """
-    return x @ p["w"] + p["b"]

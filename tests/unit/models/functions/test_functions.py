@@ -9,20 +9,20 @@ import pytest
 
 import ampjax as amp
 from ampjax.data import list_reduction, permutation, sst, wikiner
-from ampjax.data.permutation import ShuffledRows
 from ampjax.ir.instances import Instances
 from ampjax.models import act, mixture, rnn, tree_lstm
-from ampjax.models import permutation as permutation_graph
+from ampjax.models import permutation as permutation_model
 from ampjax.models import tagger as tagger_graph
 from ampjax.models.functions import (
-    act_function,
     mixture_function,
-    permutation_function,
     rnn_function,
     tagger_function,
     tree_lstm_function,
 )
 from ampjax.train.settings import Settings
+from experiments.by_hand.act_graph import act_rnn
+from experiments.by_hand.permutation_graph import ShuffledRows
+from experiments.by_hand.permutation_graph import permutation as permutation_graph
 
 KEY = jax.random.key(0)
 SETTINGS = Settings(max_active_keys=4, max_dispatch_size=16)
@@ -92,19 +92,17 @@ def pondering() -> Any:
         start = amp.messages(np.zeros((1, 6), np.float32), t=zero, length=own, step=zero, more=zero)
         steps = amp.messages(x, t=np.arange(length), length=np.full(length, length))
         columns.append({"x": steps, "s0": start, "label": np.int32(number % 2)})
-    params = jax.tree.map(
-        lambda leaf: 0.5 * rng.normal(size=leaf.shape).astype(np.float32), act_function.init(KEY, sizes)
-    )
-    compiled = amp.compile(act_function.act_rnn(sizes), params, act_function.spec(sizes))
-    return compiled, plain, act.act_rnn(sizes), columns
+    params = jax.tree.map(lambda leaf: 0.5 * rng.normal(size=leaf.shape).astype(np.float32), act.init(KEY, sizes))
+    compiled = amp.compile(act.act_rnn(sizes), params, act.spec(sizes))
+    return compiled, plain, act_rnn(sizes), columns
 
 
 def shuffles() -> Any:
     """Operations in an order of each instance's own."""
     data = permutation.generate(5, 3)
-    params = permutation_function.init(KEY, 3, 6)
-    compiled = amp.compile(permutation_function.permutation, params, permutation_function.SPEC)
-    return compiled, permutation.plain(data), permutation_graph.permutation(3, 6), ShuffledRows(data)
+    params = permutation_model.init(KEY, 3, 6)
+    compiled = amp.compile(permutation_model.permutation, params, permutation_model.SPEC)
+    return compiled, permutation.plain(data), permutation_graph(3, 6), ShuffledRows(data)
 
 
 CASES = {
