@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -17,9 +18,8 @@ import numpy as np
 import ampjax as amp
 from ampjax.data import babi15, list_reduction, mnist, permutation, qm9, sst, wikiner
 from ampjax.ir.graph import Graph
-from ampjax.models import act, lm
+from ampjax.models import act, ggnn, lm
 from ampjax.models import permutation as permutation_model
-from ampjax.models.ggnn import Network, ggnn_regression, ggnn_selection
 from ampjax.models.layers.sampled_softmax import draw
 from ampjax.models.mixture import Experts, mixture_of_experts
 from ampjax.models.mlp import mlp
@@ -33,6 +33,7 @@ from ampjax.testing.reference import reference
 from ampjax.train.initial_params import initial_params
 from ampjax.train.settings import Settings
 from ampjax.train.training_data import Data
+from experiments.by_hand.ggnn_graph import Network, ggnn_regression, ggnn_selection
 from experiments.parallax.workloads import Model, Sizes, workload
 
 Found = tuple[float, dict[str, Any]]
@@ -169,25 +170,32 @@ def _trees(kind: str) -> Callable[[bool, int], tuple[Graph, Data]]:
     return make
 
 
-def _molecules(encoding: str) -> Callable[[bool, int], tuple[Graph, Data]]:
-    def make(small: bool, seed: int) -> tuple[Graph, Data]:
-        molecules = qm9.synthetic(20, seed)
-        data = qm9.split(molecules, 1, seed, None, encoding).train
-        tables = molecules.graphs if encoding == "flatmap" else None
-        network = Network(qm9.N_FEATURES, 12 if small else 100, 2 if small else 4, qm9.N_KINDS, tables)
-        return ggnn_regression(network), _first(data, 2 if small else 4)
-
-    return make
+def _molecules(small: bool, seed: int) -> tuple[amp.Compiled, Sequence[Any]]:
+    sizes = qm9.N_FEATURES, 12 if small else 100, qm9.N_KINDS
+    model = partial(ggnn.ggnn_regression, steps=2 if small else 4)
+    params = ggnn.init_regression(jax.random.key(seed), *sizes)
+    compiled = amp.compile(model, params, ggnn.regression_spec(qm9.N_FEATURES, qm9.N_KINDS))
+    data = qm9.split(qm9.synthetic(20, seed), 1, seed, 2 if small else 4).train
+    return compiled, data.plain()
 
 
-def _deduction(encoding: str) -> Callable[[bool, int], tuple[Graph, Data]]:
-    def make(small: bool, seed: int) -> tuple[Graph, Data]:
-        questions = babi15.generate(1, 8 if small else 54, seed)
-        tables = questions.graphs if encoding == "flatmap" else None
-        network = Network(1, 5, 2, babi15.N_KINDS, tables)
-        return ggnn_selection(network), questions.instances(0, 1, encoding)
+def _molecules_by_atoms(small: bool, seed: int) -> tuple[Graph, Data]:
+    molecules = qm9.synthetic(20, seed)
+    data = qm9.split(molecules, 1, seed, None, "flatmap").train
+    sizes = qm9.N_FEATURES, 12 if small else 100, 2 if small else 4, qm9.N_KINDS
+    return ggnn_regression(Network(*sizes, molecules.graphs)), _first(data, 2 if small else 4)
 
-    return make
+
+def _deduction(small: bool, seed: int) -> tuple[amp.Compiled, Sequence[Any]]:
+    params = ggnn.init_selection(jax.random.key(seed), 1, 5, babi15.N_KINDS)
+    compiled = amp.compile(ggnn.ggnn_selection, params, ggnn.selection_spec(1, babi15.N_KINDS))
+    return compiled, babi15.generate(1, 8 if small else 54, seed).instances().plain()
+
+
+def _deduction_by_nodes(small: bool, seed: int) -> tuple[Graph, Data]:
+    questions = babi15.generate(1, 8 if small else 54, seed)
+    network = Network(1, 5, 2, babi15.N_KINDS, questions.graphs)
+    return ggnn_selection(network), questions.instances(0, 1, "flatmap")
 
 
 def _tagger(small: bool, seed: int) -> tuple[Graph, Data]:
@@ -238,14 +246,14 @@ GRAPHS: Mapping[str, Callable[[bool, int], tuple[Graph, Data]]] = {
     "list-reduction": _list_reduction,
     "tree-lstm-tai": _trees("tai"),
     "tree-lstm-fold": _trees("fold"),
-    "qm9-collect": _molecules("collect"),
-    "qm9-flatmap": _molecules("flatmap"),
-    "babi15-collect": _deduction("collect"),
-    "babi15-flatmap": _deduction("flatmap"),
+    "qm9-flatmap": _molecules_by_atoms,
+    "babi15-flatmap": _deduction_by_nodes,
     "tagger": _tagger,
     "mixture": _experts,
 }
 FUNCTIONS: Mapping[str, Callable[[bool, int], tuple[amp.Compiled, Sequence[Any]]]] = {
+    "qm9": _molecules,
+    "babi15": _deduction,
     "act": _pondering,
     "permutation": _permutation,
 }

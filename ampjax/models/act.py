@@ -164,7 +164,7 @@ def act_rnn(ponder: Ponder, replicas: int = 1) -> Callable[[Any, Any], jax.Array
       A function of parameters and an instance to the cross entropy with the ponder costs of all inputs; with the metrics `accuracy` and
       `ponder` (`N + R` of an input on average) and the output `logits`.
     """
-    step = amp.node("step", replicas=replicas)(ponder.step)
+    step = ponder.step if replicas == 1 else amp.node("step", replicas=replicas)(ponder.step)
 
     def model(p: Any, s: Any) -> jax.Array:
         def consider(state: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:

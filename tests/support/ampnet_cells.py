@@ -12,6 +12,7 @@ from ampjax.models.layers.bernoulli import bernoulli
 from ampjax.models.layers.dropout import dropout, from_batch
 from ampjax.models.layers.linear import linear
 from ampjax.models.layers.losses import labelled_cross_entropy
+from experiments.by_hand import ggnn_graph
 
 CASES = Cases()
 case = CASES.add
@@ -181,7 +182,7 @@ def dropout_of_a_batch(hidden, rows, inputs):
 
 
 def _network(hidden, **settings):
-    return ggnn.Network(min(hidden, 4), hidden, steps=1, n_kinds=1, **settings)
+    return ggnn_graph.Network(min(hidden, 4), hidden, steps=1, n_kinds=1, **settings)
 
 
 @case("ggnn.GatedUnit", sizes=CROSS)
@@ -192,10 +193,10 @@ def gated_unit(hidden, rows, inputs):
     )
 
 
-@case("ggnn.Gate", "ggnn.Candidate", "ggnn._mix", "ggnn.Pad")
+@case("ggnn_graph.Gate", "ggnn_graph.Candidate", "ggnn_graph._mix", "ggnn.Pad")
 def gated_unit_in_parts(hidden, rows, inputs):
-    gates, candidate = ggnn.Gate(hidden), ggnn.Candidate(hidden)
-    mix = body(ggnn.ggnn_regression(_network(hidden, separate_gates=True)), "mix")
+    gates, candidate = ggnn_graph.Gate(hidden), ggnn_graph.Candidate(hidden)
+    mix = body(ggnn_graph.ggnn_regression(_network(hidden, separate_gates=True)), "mix")
 
     def tested(z, r, u, a, x):
         h = jax.vmap(ggnn.Pad(hidden))(x)
@@ -211,10 +212,10 @@ def gated_unit_in_parts(hidden, rows, inputs):
     return Problem(tested, formula, (*params, inputs.normal(rows, hidden), inputs.normal(rows, 4)))
 
 
-@case("ggnn.GatedReadout", "ggnn.Score", "ggnn._Square")
+@case("ggnn.GatedReadout", "ggnn.Score", "ggnn_graph._Square")
 def readout(hidden, rows, inputs):
     number, score = ggnn.GatedReadout(hidden, 4), ggnn.Score(hidden, 4)
-    square = body(ggnn.ggnn_regression(_network(hidden), scale=3.0), "square")
+    square = body(ggnn_graph.ggnn_regression(_network(hidden), scale=3.0), "square")
 
     def tested(p, q, h, x, target):
         result = mapped(number)(p, h, x)
@@ -230,14 +231,14 @@ def readout(hidden, rows, inputs):
     return Problem(tested, formula, (inputs.params(number), inputs.params(score), *data))
 
 
-@case("ggnn._sum", "ggnn._softmax", "ggnn._selected")
+@case("ggnn_graph._sum", "ggnn_graph._softmax", "ggnn_graph._selected")
 def reductions(hidden, rows, inputs):
     """Rows of `hidden` features added up by segment, and a softmax over the scores of each segment; each segment has two rows or more."""
     n = (rows + 3) // 4 if rows > 1 else 1
     segments = np.sort(np.arange(max(rows, 2)) % n)
     answers = np.eye(len(segments))[np.searchsorted(segments, np.arange(n))].sum(0).astype(np.float32)
-    add = body(ggnn.ggnn_regression(_network(hidden)), "sum")
-    graph = ggnn.ggnn_selection(_network(hidden))
+    add = body(ggnn_graph.ggnn_regression(_network(hidden)), "sum")
+    graph = ggnn_graph.ggnn_selection(_network(hidden))
     softmax, selected = body(graph, "softmax"), body(graph, "xent")
 
     def tested(x, scores):

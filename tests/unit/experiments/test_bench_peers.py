@@ -10,7 +10,6 @@ from support import parity
 
 from ampjax.data import babi15, mnist, qm9, sst, wikiner
 from ampjax.ir.instances import Subset
-from ampjax.models.ggnn import Network, ggnn_regression, ggnn_selection
 from ampjax.models.mlp import mlp
 from ampjax.models.tagger import Sizes, tagger
 from ampjax.models.tree_lstm import Cells, tree_lstm
@@ -27,6 +26,7 @@ from experiments.bench.peers import (
 )
 from experiments.bench.peers.sentiment_jax import Model, batch_arrays
 from experiments.bench.peers.wikiner_jax import padded
+from experiments.by_hand.ggnn_graph import Network, ggnn_regression, ggnn_selection
 
 pytestmark = pytest.mark.slow
 
@@ -126,7 +126,7 @@ def test_graphs_side_by_side_have_our_gradients(kind: str, arrangement: str) -> 
     if kind == "regression":
         data = qm9.split(qm9.synthetic(40), n_valid=20, n_train=7).train
         graph = ggnn_regression(Network(qm9.N_FEATURES, 12, 2, qm9.N_KINDS))
-        loss = functools.partial(ggnn_jax.regression, steps=2, square=graph.nodes["square"].op.body)
+        loss = functools.partial(ggnn_jax.regression, steps=2, scale=1.0)
     else:
         data = babi15.generate(7, 8).instances()
         graph = ggnn_selection(Network(1, 5, 2, babi15.N_KINDS))
@@ -174,9 +174,9 @@ def test_the_dense_form_computes_what_ours_does() -> None:
     data = qm9.split(qm9.synthetic(40), n_valid=20, n_train=5).train
     graph = ggnn_regression(Network(qm9.N_FEATURES, 12, 2, qm9.N_KINDS))
     params, *want = parity.ours(graph, data)
-    layout, square = ggnn_dense.dense(data, 3), graph.nodes["square"].op.body
+    layout = ggnn_dense.dense(data, 3)
     batches = [layout.joined(ids) for ids in layout.groups(np.arange(5))]
-    sums = parity.summed(lambda *of: ggnn_dense.regression(*of, steps=2, square=square)[0], params, batches)
+    sums = parity.summed(lambda *of: ggnn_dense.regression(*of, steps=2, scale=1.0)[0], params, batches)
     parity.assert_equal(sums, tuple(want))
 
 
