@@ -166,7 +166,9 @@ def over_edge(s, i):
 
 
 with amp.Graph() as each_node:
-    x = amp.pump("x", (F,), fields=("first", "node", "t"))  # `first`: the number of the graph's first node in the tables
+    x = amp.pump(
+        "x", (F,), fields=("first", "node", "t")
+    )  # `first`: the number of the graph's first node in the tables
     target = amp.pump("target")
     h = amp.phi("h")
     sent = amp.flatmap(h, lambda s: tables.out_degree[s.first + s.node], over_edge, name="senders")
