@@ -18,7 +18,7 @@ import numpy as np
 import ampjax as amp
 from ampjax.data import babi15, list_reduction, mnist, permutation, qm9, sst, wikiner
 from ampjax.ir.graph import Graph
-from ampjax.models import act, ggnn, lm
+from ampjax.models import act, ggnn, lm, tree_lstm
 from ampjax.models import permutation as permutation_model
 from ampjax.models.layers.sampled_softmax import draw
 from ampjax.models.mixture import Experts, mixture_of_experts
@@ -26,7 +26,6 @@ from ampjax.models.mlp import mlp
 from ampjax.models.rnn import list_reduction_rnn
 from ampjax.models.tagger import Sizes as TaggerSizes
 from ampjax.models.tagger import tagger
-from ampjax.models.tree_lstm import Cells, tree_lstm
 from ampjax.testing.engine_run import run_engine
 from ampjax.testing.oracles import find_oracle
 from ampjax.testing.reference import reference
@@ -160,12 +159,13 @@ def _list_reduction(small: bool, seed: int) -> tuple[Graph, Data]:
     return list_reduction_rnn(hidden, batch), _first(data, 2 if small else 4)
 
 
-def _trees(kind: str) -> Callable[[bool, int], tuple[Graph, Data]]:
-    def make(small: bool, seed: int) -> tuple[Graph, Data]:
-        trees, _ = sst.synthetic(4, 1, seed)
+def _trees(kind: str) -> Callable[[bool, int], tuple[amp.Compiled, Sequence[Any]]]:
+    def make(small: bool, seed: int) -> tuple[amp.Compiled, Sequence[Any]]:
+        trees, _ = sst.synthetic(1 if small else 4, 1, seed)
         hidden = 8 if small else {"tai": 150, "fold": 300}[kind]
-        cells = Cells(kind, 8 if small else 300, hidden, 1.0)
-        return tree_lstm(len(trees.vocabulary), cells), _first(sst.TreeInstances(trees), 1 if small else 4)
+        cells = tree_lstm.Cells(kind, 8 if small else 300, hidden, 1.0)
+        params = tree_lstm.init(jax.random.key(seed), len(trees.vocabulary), cells)
+        return amp.compile(tree_lstm.tree_lstm(cells), params, tree_lstm.SPEC), sst.plain(trees)
 
     return make
 
@@ -244,14 +244,14 @@ def _first(data: Any, n: int) -> amp.Subset:
 GRAPHS: Mapping[str, Callable[[bool, int], tuple[Graph, Data]]] = {
     "perceptron": _perceptron,
     "list-reduction": _list_reduction,
-    "tree-lstm-tai": _trees("tai"),
-    "tree-lstm-fold": _trees("fold"),
     "qm9-flatmap": _molecules_by_atoms,
     "babi15-flatmap": _deduction_by_nodes,
     "tagger": _tagger,
     "mixture": _experts,
 }
 FUNCTIONS: Mapping[str, Callable[[bool, int], tuple[amp.Compiled, Sequence[Any]]]] = {
+    "tree-lstm-tai": _trees("tai"),
+    "tree-lstm-fold": _trees("fold"),
     "qm9": _molecules,
     "babi15": _deduction,
     "act": _pondering,

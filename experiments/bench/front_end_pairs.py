@@ -18,16 +18,14 @@ from ampjax.data.graphs import GraphInstances
 from ampjax.frontend.compile_model import Compiled
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import InstanceList, Instances
-from ampjax.models import act, ggnn, mixture
+from ampjax.models import act, ggnn, mixture, tree_lstm
 from ampjax.models import permutation as permutation_model
 from ampjax.models.functions import (
     mixture_function,
     rnn_function,
     tagger_function,
-    tree_lstm_function,
 )
 from ampjax.models.tagger import Sizes
-from ampjax.models.tree_lstm import Cells
 from ampjax.train.settings import Settings
 from experiments import babi15 as babi15_experiment
 from experiments import qm9 as qm9_experiment
@@ -36,6 +34,8 @@ from experiments.by_hand.act_graph import act_rnn
 from experiments.by_hand.ggnn_graph import Network, ggnn_regression, ggnn_selection
 from experiments.by_hand.permutation_graph import ShuffledRows
 from experiments.by_hand.permutation_graph import permutation as permutation_graph
+from experiments.by_hand.tree_lstm_graph import tree_lstm as tree_lstm_graph
+from experiments.sentiment import chosen_cells
 
 KEY = jax.random.key(0)
 
@@ -104,12 +104,13 @@ def _sequences(amount: Amount, batch: int | None = None) -> Pair:
 def _trees(amount: Amount, kind: str) -> Pair:
     """A Tree-LSTM; `keep` is 1."""
     best = {"policy": "wavefront", "min_admission": 64, "min_update_interval": 1150, "max_active_keys": 64}
-    _, task = _set_up("sentiment", 2000, amount, cell=kind, keep=1.0, **best)
-    trees = _first(task.train._data.data, len(task.train))
-    cells = Cells(kind, 300, 150 if kind == "tai" else 300, 1.0)
-    params = tree_lstm_function.init(KEY, len(trees.vocabulary), cells)
-    compiled = amp.compile(tree_lstm_function.tree_lstm(cells), params, tree_lstm_function.SPEC)
-    return replace(_pair(task, compiled, lambda: sst.plain(trees)), adapter=lambda: sst.TreeInstances(trees))
+    options, task = _set_up("sentiment", 2000, amount, cell=kind, keep=1.0, **best)
+    train, _ = sst.synthetic() if amount.synthetic else sst.load(options.data_dir)
+    trees, cells = _first(train, len(task.train)), chosen_cells(options)
+    n_words = len(trees.vocabulary)
+    compiled = amp.compile(tree_lstm.tree_lstm(cells), tree_lstm.init(KEY, n_words, cells), tree_lstm.SPEC)
+    graph, plain = alike(task.graph, tree_lstm_graph(n_words, cells)), lambda: sst.plain(trees)
+    return Pair(graph, lambda: sst.TreeInstances(trees), compiled, plain, task.settings, task.tx)
 
 
 def _first(trees: sst.Trees, n: int) -> sst.Trees:

@@ -118,7 +118,8 @@ def weight(programs: Programs, count: int) -> dict[str, Any]:
 
 def whole_treebank(folder: Path) -> dict[str, Any]:
     """All training trees of the treebank, 256 together."""
-    from ampjax.models.tree_lstm import Cells, tree_lstm
+    from ampjax.models.tree_lstm import Cells
+    from experiments.by_hand.tree_lstm_graph import tree_lstm
 
     trees, *_ = sst.load(folder)
     graph = tree_lstm(len(trees.vocabulary), Cells("tai", 300, 150, 1.0))

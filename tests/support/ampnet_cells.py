@@ -12,7 +12,7 @@ from ampjax.models.layers.bernoulli import bernoulli
 from ampjax.models.layers.dropout import dropout, from_batch
 from ampjax.models.layers.linear import linear
 from ampjax.models.layers.losses import labelled_cross_entropy
-from experiments.by_hand import ggnn_graph
+from experiments.by_hand import ggnn_graph, tree_lstm_graph
 
 CASES = Cases()
 case = CASES.add
@@ -41,7 +41,7 @@ def linear_layer(hidden, rows, inputs):
     return Problem(tested, lambda p, x: 2 * f.linear(p, x), (inputs.params(layer), inputs.normal(rows, hidden)))
 
 
-@case("nn.Embed", "tree_lstm.look_up")
+@case("nn.Embed")
 def table(hidden, rows, inputs):
     ids = inputs.integers(0, 40 + 2, rows)  # two are outside
     look_up = body(tagger.tagger(2, 2), "embed")
@@ -89,10 +89,10 @@ def cross_entropy(hidden, rows, inputs):
     return Problem(tested, lambda logits: f.labelled_cross_entropy(logits, labels), (inputs.normal(rows, hidden),))
 
 
-@case("tree_lstm._loss", "tagger._loss")
+@case("tree_lstm_graph._loss", "tagger._loss")
 def losses_of_rows(hidden, rows, inputs):
     labels = inputs.integers(0, hidden, rows)
-    tree, tag = (body(g, "xent") for g in (tree_lstm.tree_lstm(2), tagger.tagger(2, 2)))
+    tree, tag = (body(g, "xent") for g in (tree_lstm_graph.tree_lstm(2, tree_lstm.Cells()), tagger.tagger(2, 2)))
     pairs = np.stack([labels, labels % 2], -1)
 
     def tested(logits):
@@ -126,11 +126,12 @@ def tree_leaves(hidden, rows, inputs):
     return Problem(tested, formula, (*params, inputs.normal(rows, hidden // 2 + 1)))
 
 
-@case("tree_lstm.Cells.branch")
+@case("tree_lstm.Cells.branch", "tree_lstm_graph._Branch")
 def tree_branches_of_tai(hidden, rows, inputs):
     cell = _tree("tai", hidden)
+    branch = tree_lstm_graph.tree_lstm(2, cell).nodes["branch"].op.body.apply
     children = inputs.normal(rows, 2 * hidden), inputs.normal(rows, 2 * hidden)
-    tested = lambda p, left, right: mapped(cell.branch)(p, np.zeros(rows, np.int32), left, right)
+    tested = lambda p, left, right: mapped(branch)(p, np.zeros(rows, np.int32), left, right)
     return Problem(tested, lambda *a: f.tree_branch(*a, "tai"), (inputs.params(cell.init_branch), *children))
 
 
@@ -141,7 +142,7 @@ def tree_branches_of_fold(hidden, rows, inputs):
     masks = np.stack([f.bernoulli([0, seed], 0.75, (hidden,)) for seed in range(rows)]) / 0.75
 
     def tested(p, q, left, right):
-        step = lambda left, right, key: cell.branch(p, 0, left, right, key)
+        step = lambda left, right, key: cell.branch(p, left, right, key)
         state = jax.vmap(step)(left, right, keys(rows))
         return state, mapped(cell.classify)(q, state)
 

@@ -33,6 +33,7 @@ def look_up(low: Lowering, call: Call, operands: Sequence[Value], region: Region
         line=call.line,
     )
     if isinstance(ids, Computed) and not (ids.flow.is_fresh and len(ids.flow.types) == 1):
-        note = replace(note, inputs=[Computed(*low.draft.compute(note))])
+        (alone,) = low.draft.compute(note)
+        note = replace(note, inputs=[Computed(alone)])
     (rows,) = low.draft.compute(replace(note, name=key, results=call.results, named_by=key, table=table))
     return [Computed(rows)]

@@ -12,7 +12,7 @@ from ampjax.data import babi15, mnist, qm9, sst, wikiner
 from ampjax.ir.instances import Subset
 from ampjax.models.mlp import mlp
 from ampjax.models.tagger import Sizes, tagger
-from ampjax.models.tree_lstm import Cells, tree_lstm
+from ampjax.models.tree_lstm import Cells
 from experiments.bench.ours import Ours
 from experiments.bench.peers import (
     ggnn_batches,
@@ -27,6 +27,7 @@ from experiments.bench.peers import (
 from experiments.bench.peers.sentiment_jax import Model, batch_arrays
 from experiments.bench.peers.wikiner_jax import padded
 from experiments.by_hand.ggnn_graph import Network, ggnn_regression, ggnn_selection
+from experiments.by_hand.tree_lstm_graph import tree_lstm
 
 pytestmark = pytest.mark.slow
 
@@ -145,7 +146,7 @@ def test_graphs_side_by_side_have_our_gradients(kind: str, arrangement: str) -> 
     [
         ("qm9", ggnn_jax.qm9, {"n_train": 60, "n_valid": 30, "hidden": 12, "steps": 1}),
         ("qm9", ggnn_dense.qm9, {"n_train": 20, "n_valid": 10, "hidden": 12, "steps": 1}),
-        ("babi15", ggnn_jax.babi15, {"n_train": 30, "n_valid": 15, "nodes": 8}),
+        ("babi15", ggnn_jax.babi15, {"n_train": 60, "n_valid": 60, "nodes": 8}),
         pytest.param("wikiner", wikiner_jax.Model, {"n_train": 20, "n_valid": 5}, marks=pytest.mark.long),
     ],
 )

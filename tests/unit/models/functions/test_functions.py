@@ -17,12 +17,12 @@ from ampjax.models.functions import (
     mixture_function,
     rnn_function,
     tagger_function,
-    tree_lstm_function,
 )
 from ampjax.train.settings import Settings
 from experiments.by_hand.act_graph import act_rnn
 from experiments.by_hand.permutation_graph import ShuffledRows
 from experiments.by_hand.permutation_graph import permutation as permutation_graph
+from experiments.by_hand.tree_lstm_graph import tree_lstm as tree_lstm_graph
 
 KEY = jax.random.key(0)
 SETTINGS = Settings(max_active_keys=4, max_dispatch_size=16)
@@ -49,9 +49,9 @@ def trees(kind: str) -> Any:
     data, _ = sst.synthetic(4, 1, seed=3)
     cells = tree_lstm.Cells(kind, 4, 6, keep=1)
     n_words = len(data.vocabulary)
-    function, params = tree_lstm_function.tree_lstm(cells), tree_lstm_function.init(KEY, n_words, cells)
-    compiled = amp.compile(function, params, tree_lstm_function.SPEC)
-    return compiled, sst.plain(data), tree_lstm.tree_lstm(n_words, cells), sst.TreeInstances(data)
+    function, params = tree_lstm.tree_lstm(cells), tree_lstm.init(KEY, n_words, cells)
+    compiled = amp.compile(function, params, tree_lstm.SPEC)
+    return compiled, sst.plain(data), tree_lstm_graph(n_words, cells), sst.TreeInstances(data)
 
 
 def sentences() -> Any:
