@@ -103,7 +103,7 @@ def _model(options: Babi15Options, seed: int) -> tuple[amp.Graph, Instances, Ins
     def pumped(part: Any) -> Instances:
         if isinstance(part, babi15.Fresh):
             return replace(part, supply=pumped(part.supply))
-        return compiled.data(part.plain())
+        return compiled.data(part)
 
     return compiled.graph, pumped(train), pumped(valid)
 

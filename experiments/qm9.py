@@ -115,4 +115,4 @@ def _model(options: Qm9Options, split: qm9.Split, seed: int) -> tuple[amp.Graph,
     model = partial(ggnn_regression, steps=options.steps, scale=scale(split), replicas=options.replicas)
     params = init_regression(jax.random.key(seed), qm9.N_FEATURES, options.hidden, qm9.N_KINDS)
     compiled = amp.compile(model, params, regression_spec(qm9.N_FEATURES, qm9.N_KINDS), copies=options.copies)
-    return compiled.graph, compiled.data(split.train.plain()), compiled.data(split.valid.plain())
+    return compiled.graph, compiled.data(split.train), compiled.data(split.valid)

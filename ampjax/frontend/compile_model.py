@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,7 @@ from ampjax.frontend.gradient_parity import verify_gradients
 from ampjax.frontend.instance_columns import Columns, CompiledInstances
 from ampjax.frontend.instance_spec import LeafSpec, parse
 from ampjax.frontend.missing_labels import missing_leaves, require_for_sinks
+from ampjax.frontend.redrawn_instances import PlainSource, RedrawnInstances
 from ampjax.frontend.rules import (
     branch_rules,
     embedding_rules,
@@ -106,12 +107,19 @@ class Compiled:
         # A traced program can't travel to another process, but the model can, and is traced there again.
         self.graph.remake = partial(_graph_of, model, params, spec, copies)
 
-    def data(self, instances: Sequence[Any] | CompiledInstances, *, labels: bool = True) -> CompiledInstances:
+    @overload
+    def data(self, instances: Sequence[Any] | CompiledInstances, *, labels: bool = True) -> CompiledInstances: ...
+    @overload
+    def data(
+        self, instances: PlainSource | RedrawnInstances, *, labels: bool = True
+    ) -> CompiledInstances | RedrawnInstances: ...
+    def data(self, instances: Any, *, labels: bool = True) -> CompiledInstances | RedrawnInstances:
         """Instances as the graph's pumps need them.
 
         Args:
           instances: The instances, as the spec says: nested dictionaries, tuples or dataclasses of NumPy arrays, lists, numbers,
-            `amp.Ragged`, `amp.Tree` and `amp.Edges`. What this method has returned is returned as it is.
+            `amp.Ragged`, `amp.Tree` and `amp.Edges`; or a data set with a method `plain()` that gives such instances, which is called for each
+            epoch anew if it also has `reshuffle(rng)`. What this method has returned is returned as it is.
           labels: False makes data for `predict` alone: what only losses and metrics read may be missing from all instances.
 
         Returns:
@@ -121,10 +129,14 @@ class Compiled:
           DataError: If an instance does not fit the spec, or the model takes an element that it has not; or if something is missing that
             outputs depend on.
         """
-        if isinstance(instances, CompiledInstances):
+        if isinstance(instances, CompiledInstances | RedrawnInstances):
             if instances.plans is not self._draft.pumps:
                 raise _not_themselves("data", "what another model's `compiled.data` gave")
             return instances
+        if isinstance(instances, PlainSource):
+            if labels and hasattr(instances, "reshuffle"):
+                return RedrawnInstances(instances, self.data)
+            instances = instances.plain()
         columns = Columns(self._leaves, instances, labels)
         for check in self._draft.checks:
             missing_leaves(columns, lambda check=check: check(columns))

@@ -22,14 +22,15 @@ from ampjax.models import act, ggnn, mixture, tree_lstm
 from ampjax.models import permutation as permutation_model
 from ampjax.models.functions import (
     mixture_function,
-    rnn_function,
     tagger_function,
 )
+from ampjax.models.rnn import list_reduction_rnn
 from ampjax.models.tagger import Sizes
 from ampjax.train.settings import Settings
 from experiments import babi15 as babi15_experiment
 from experiments import qm9 as qm9_experiment
 from experiments.bench.ours import set_up
+from experiments.by_hand import rnn_graph
 from experiments.by_hand.act_graph import act_rnn
 from experiments.by_hand.ggnn_graph import Network, ggnn_regression, ggnn_selection
 from experiments.by_hand.permutation_graph import ShuffledRows
@@ -92,13 +93,14 @@ def _set_up(name: str, n_train: int, amount: Amount, **arguments: Any) -> tuple[
 def _sequences(amount: Amount, batch: int | None = None) -> Pair:
     """List reduction, single or in buckets."""
     keys = {} if batch else {"single": True}
-    _, task = _set_up("list-reduction", 20_000 if batch else 5000, amount, max_active_keys=16 if batch else 64, **keys)
-    function = rnn_function
-    compiled = amp.compile(function.list_reduction, function.init(KEY), function.spec(batch))
-    data = task.train.data
-    if batch:
-        return _pair(task, compiled, lambda: list_reduction.Buckets(data, batch).plain())
-    return _pair(task, compiled, lambda: list_reduction.plain(data))
+    options, task = _set_up(
+        "list-reduction", 20_000 if batch else 5000, amount, max_active_keys=16 if batch else 64, **keys
+    )
+    data, _ = list_reduction.splits(options.n_train, options.n_valid, 0)
+    adapter = lambda: list_reduction.Buckets(data, batch) if batch else list_reduction.Sequences(data)
+    plain = lambda: list_reduction.Buckets(data, batch).plain() if batch else list_reduction.plain(data)
+    graph = alike(task.graph, rnn_graph.list_reduction_rnn(batch=batch))
+    return Pair(graph, adapter, list_reduction_rnn(batch=batch), plain, task.settings, task.tx)
 
 
 def _trees(amount: Amount, kind: str) -> Pair:

@@ -15,7 +15,6 @@ from ampjax.data import sst
 from ampjax.drivers.controller import batches_of
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Instances
-from ampjax.models.rnn import list_reduction_rnn
 from ampjax.plan.affinity import assign
 from ampjax.plan.planner import make_plan
 from ampjax.sched.dry_run import dry_run
@@ -23,6 +22,7 @@ from ampjax.unfold.demand import messages
 from ampjax.unfold.programs import Programs
 from ampjax.unfold.unfolder import Unfolder
 from ampjax.utils.text_tables import compact
+from experiments.by_hand.rnn_graph import list_reduction_rnn
 from experiments.common import require_positive
 from experiments.machines import model, single_sequences
 from experiments.records import append

@@ -10,13 +10,13 @@ from ampjax.data.graphs import GraphInstances, Graphs
 from ampjax.models.act import Ponder
 from ampjax.models.mixture import Experts, mixture_of_experts
 from ampjax.models.mlp import mlp
-from ampjax.models.rnn import list_reduction_rnn
 from ampjax.models.tagger import Sizes, tagger
 from ampjax.models.tree_lstm import Cells
 from experiments.by_hand.act_graph import act_rnn
 from experiments.by_hand.ggnn_graph import Network, ggnn_regression, ggnn_selection
 from experiments.by_hand.permutation_graph import ShuffledRows
 from experiments.by_hand.permutation_graph import permutation as permutation_graph
+from experiments.by_hand.rnn_graph import list_reduction_rnn
 from experiments.by_hand.tree_lstm_graph import tree_lstm
 
 KINDS = 3

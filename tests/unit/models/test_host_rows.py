@@ -15,7 +15,8 @@ from ampjax.sparse import Table
 
 
 def lists(table):
-    return list_reduction_rnn(6, table=table), list_reduction.Sequences(list_reduction.generate(6, seed=3), 6)
+    model = list_reduction_rnn(6, table=table)
+    return model.graph, model.data(list_reduction.plain(list_reduction.generate(6, seed=3)))
 
 
 def trees(table):

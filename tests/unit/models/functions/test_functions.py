@@ -15,10 +15,10 @@ from ampjax.models import permutation as permutation_model
 from ampjax.models import tagger as tagger_graph
 from ampjax.models.functions import (
     mixture_function,
-    rnn_function,
     tagger_function,
 )
 from ampjax.train.settings import Settings
+from experiments.by_hand import rnn_graph
 from experiments.by_hand.act_graph import act_rnn
 from experiments.by_hand.permutation_graph import ShuffledRows
 from experiments.by_hand.permutation_graph import permutation as permutation_graph
@@ -33,15 +33,14 @@ def sequences() -> Any:
     """List reduction, one sequence an instance."""
     data = list_reduction.generate(5)
     hidden = 6
-    compiled = amp.compile(rnn_function.list_reduction, rnn_function.init(KEY, hidden), rnn_function.spec())
-    return compiled, list_reduction.plain(data), rnn.list_reduction_rnn(hidden), list_reduction.Sequences(data, hidden)
+    plain, graph = list_reduction.plain(data), rnn_graph.list_reduction_rnn(hidden)
+    return rnn.list_reduction_rnn(hidden), plain, graph, list_reduction.Sequences(data, hidden)
 
 
 def buckets() -> Any:
     """List reduction, a bucket of three an instance, some of them not full."""
     data, hidden = list_reduction.Buckets(list_reduction.generate(8), 3, 6), 6
-    compiled = amp.compile(rnn_function.list_reduction, rnn_function.init(KEY, hidden), rnn_function.spec(3))
-    return compiled, data.plain(), rnn.list_reduction_rnn(hidden, 3), data
+    return rnn.list_reduction_rnn(hidden, 3), data.plain(), rnn_graph.list_reduction_rnn(hidden, 3), data
 
 
 def trees(kind: str) -> Any:
