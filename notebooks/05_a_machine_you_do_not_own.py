@@ -224,7 +224,9 @@ small = list_reduction_rnn(32, BATCH, replicas=2)
 train, valid = (small.data(Buckets(generate(n, seed=seed), BATCH)) for n, seed in ((2_500, 1), (300, 2)))
 histories = {}
 for name, way in {"synchronous": {"mode": "sync"}, "asynchronous": {"max_active_keys": 8}}.items():
-    trainer = amp.Trainer(small.graph, optax.adam(5e-3), cost=FlopsCost, max_dispatch_size=1, **COMMON, **way, **workers(2))
+    trainer = amp.Trainer(
+        small.graph, optax.adam(5e-3), cost=FlopsCost, max_dispatch_size=1, **COMMON, **way, **workers(2)
+    )
     histories[name] = trainer.fit(train, valid, epochs=4, progress=False)
 histories["asynchronous"]
 
