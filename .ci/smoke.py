@@ -22,8 +22,9 @@ folders = {file.parts[0] for file in importlib.metadata.files("ampjax") or ()}
 version = importlib.metadata.version("ampjax")
 assert folders == {"ampjax", f"ampjax-{version}.dist-info"}, f"brings {folders}"
 
-data = list_reduction.Sequences(list_reduction.generate(40, seed=0), hidden=8)
-trainer = amp.Trainer(list_reduction_rnn(hidden=8), optax.adam(1e-2), max_active_keys=8, min_update_interval=8)
+model = list_reduction_rnn(hidden=8)
+data = model.data(list_reduction.plain(list_reduction.generate(40, seed=0)))
+trainer = amp.Trainer(model.graph, optax.adam(1e-2), max_active_keys=8, min_update_interval=8)
 history = trainer.fit(data, epochs=2, progress=False)
 assert np.isfinite(history[-1].train["loss"])
 

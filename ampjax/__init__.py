@@ -6,6 +6,7 @@ from ampjax.numerics import guard as _guard  # first: it sets a flag that XLA re
 from ampjax import nn
 from ampjax.drivers.cost import FlopsCost, Stragglers
 from ampjax.frontend.combinators.branches import cond, read, switch, while_loop
+from ampjax.frontend.combinators.embeddings import look_up
 from ampjax.frontend.combinators.graph_combinators import Edges, propagate
 from ampjax.frontend.combinators.randomness import dropout, stochastic, training
 from ampjax.frontend.combinators.recursion import recurse
@@ -99,6 +100,7 @@ __all__ = [
     "largest",
     "length",
     "logsumexp",
+    "look_up",
     "loss",
     "map",
     "max",

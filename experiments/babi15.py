@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
 
+import jax
 import optax
 
+import ampjax as amp
 from ampjax.data import babi15
 from ampjax.data.readers.data_checks import at_least_one
 from ampjax.errors import SettingsError
 from ampjax.ir.instances import Instances
-from ampjax.models.ggnn import Network, ggnn_selection
+from ampjax.models.ggnn import ggnn_selection, init_selection, selection_spec
 from ampjax.train.history import History
+from experiments.by_hand import ggnn_graph
 from experiments.common import Options, Task, require_positive, run
 from experiments.intervals import update_together
 
@@ -25,7 +29,7 @@ class Babi15Options(Options):
     Each of the network's nodes waits for the gradient rows that `batch` questions bring, as in `qm9`.
 
     Args:
-      encoding: `collect`: a graph is one ragged message (ICLR version). `flatmap`: a node is a message (arXiv version).
+      encoding: `collect`: a graph is one ragged message (ICLR version). `flatmap`: a node is a message (arXiv version), in a graph by hand.
       nodes: 54: generated graphs, fresh ones in each epoch. 8: graphs from files.
       fold: Of the files, 1 to 10.
       full: With 8 nodes: all questions of the fold's files. The generated task is the paper's as it is.
@@ -77,15 +81,31 @@ def tasks(options: Babi15Options) -> Callable[[int], Task]:
         raise SettingsError("--fold", "1 to 10", f"{options.fold}", "There are ten folds.")
 
     def task(seed: int) -> Task:
-        questions, train, valid = data(options, seed)
-        graphs = questions.graphs if options.encoding == "flatmap" else None
-        network = Network(1, options.hidden, options.steps, babi15.N_KINDS, graphs, options.replicas, options.copies)
-        graph = ggnn_selection(network)
+        graph, train, valid = _model(options, seed)
         settings = options.settings(seed, 1)
         settings = update_together(graph, train, settings, options, options.batch, "score")
         return Task(graph, train, valid, settings, optax.adam(options.learning_rate))
 
     return task
+
+
+def _model(options: Babi15Options, seed: int) -> tuple[amp.Graph, Instances, Instances]:
+    """The graph in its encoding, with its data for training and for validation."""
+    questions, train, valid = data(options, seed)
+    if options.encoding == "flatmap":
+        sizes = 1, options.hidden, options.steps, babi15.N_KINDS
+        network = ggnn_graph.Network(*sizes, questions.graphs, options.replicas, options.copies)
+        return ggnn_graph.ggnn_selection(network), train, valid
+    model = partial(ggnn_selection, steps=options.steps, replicas=options.replicas)
+    params = init_selection(jax.random.key(seed), 1, options.hidden, babi15.N_KINDS)
+    compiled = amp.compile(model, params, selection_spec(1, babi15.N_KINDS), copies=options.copies)
+
+    def pumped(part: Any) -> Instances:
+        if isinstance(part, babi15.Fresh):
+            return replace(part, supply=pumped(part.supply))
+        return compiled.data(part)
+
+    return compiled.graph, pumped(train), pumped(valid)
 
 
 def data(options: Babi15Options, seed: int) -> tuple[babi15.Questions, Instances, Instances]:

@@ -21,10 +21,11 @@ from ampjax.data import list_reduction, mnist, sst
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Instances
 from ampjax.models.mlp import mlp
-from ampjax.models.rnn import list_reduction_rnn
-from ampjax.models.tree_lstm import Cells, tree_lstm
+from ampjax.models.tree_lstm import Cells
 from ampjax.simulation.profile_cost import HostedCost
 from ampjax.utils.text_tables import compact
+from experiments.by_hand.rnn_graph import list_reduction_rnn
+from experiments.by_hand.tree_lstm_graph import tree_lstm
 from experiments.common import require_positive, sample
 from experiments.link_times import describe, measure_link_times
 from experiments.records import append

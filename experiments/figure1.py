@@ -15,12 +15,13 @@ from ampjax.drivers.cost import FlopsCost
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Instances, Subset
 from ampjax.models.mlp import mlp
-from ampjax.models.tree_lstm import Cells, tree_lstm
+from ampjax.models.tree_lstm import Cells
 from ampjax.plan.affinity import hosted
 from ampjax.simulation.simulate import Simulation, simulate
 from ampjax.trace.trace import Trace
 from ampjax.trace.trace_records import Slice
 from ampjax.viz.gantt import gantts
+from experiments.by_hand.tree_lstm_graph import tree_lstm
 from experiments.common import require_positive
 
 MODES = {

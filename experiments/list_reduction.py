@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
-import jax
 import numpy as np
 import optax
 
-from ampjax.data.list_reduction import N_TOKENS, Buckets, ListReduction, Sequences, splits
-from ampjax.ir.graph import Graph
-from ampjax.ir.instances import Instances
+import ampjax as amp
+from ampjax.data.list_reduction import Buckets, ListReduction, plain, splits
 from ampjax.models.rnn import list_reduction_rnn
-from ampjax.nn import Embed
 from ampjax.sparse import Table
 from ampjax.train.history import History
 from experiments.common import Options, Task, require_positive, run
@@ -90,33 +88,32 @@ def tasks(options: ListReductionOptions) -> Callable[[int], Task]:
             "linear2": MEAN_LENGTH * several,
         }
 
-        def model(table: Table | None = None) -> Graph:
-            graph = list_reduction_rnn(options.hidden, batch, options.replicas, copies=options.copies, table=table)
+        def model(table: Table | None = None) -> amp.Compiled:
+            several = {"replicas": options.replicas, "copies": options.copies}
+            made = list_reduction_rnn(options.hidden, batch, **several, table=table, seed=seed)
             at_least = settings.min_update_interval
-            set_options(graph, lambda node: {"min_update_interval": max(1, at_least // shares[node.split("/")[0]])})
-            return graph
+            set_options(
+                made.graph, lambda node: {"min_update_interval": max(1, at_least // shares[node.split("/")[0]])}
+            )
+            return made
 
-        graph = model()
-        updates = updates_per_instance(graph, train, settings)
+        compiled = model()
+        updates = updates_per_instance(compiled.graph, compiled.data(train), settings)
         rate, total = options.learning_rate or peak, len(train) * options.epochs
         transforms = {node: optax.adam(cosine(rate, own * total)) for node, own in updates.items()}
         if options.table:
-            first = Embed(N_TOKENS, options.hidden).init(jax.random.key(seed))
-            graph = model(
-                Table(np.asarray(first), transforms[next(node for node in transforms if node.startswith("embed"))])
-            )
+            tx = next(tx for node, tx in transforms.items() if node.startswith("embed"))
+            compiled = model(Table(np.asarray(compiled.initial_params["embed"]), tx))
             transforms = {node: tx for node, tx in transforms.items() if not node.startswith("embed")}
-        set_options(graph, lambda node: {"tx": transforms[node]} if node in transforms else {})
-        return Task(graph, train, valid, settings)
+        set_options(compiled.graph, lambda node: {"tx": transforms[node]} if node in transforms else {})
+        return Task(compiled.graph, compiled.data(train), compiled.data(valid), settings)
 
     return task
 
 
-def instances(options: ListReductionOptions, data: ListReduction) -> Instances:
-    """Buckets, or single sequences."""
-    if options.single:
-        return Sequences(data, options.hidden)
-    return Buckets(data, options.batch_size, options.hidden)
+def instances(options: ListReductionOptions, data: ListReduction) -> Any:
+    """Buckets, or single sequences, as the model takes them."""
+    return plain(data) if options.single else Buckets(data, options.batch_size)
 
 
 def defaults(options: ListReductionOptions) -> tuple[int, float]:

@@ -11,11 +11,12 @@ import numpy as np
 from ampjax.data import list_reduction, mnist, qm9, sst, wikiner
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Instances, Messages, Subset
-from ampjax.models.ggnn import Network, ggnn_regression
 from ampjax.models.mlp import mlp
-from ampjax.models.rnn import list_reduction_rnn
 from ampjax.models.tagger import Sizes, tagger
-from ampjax.models.tree_lstm import Cells, tree_lstm
+from ampjax.models.tree_lstm import Cells
+from experiments.by_hand.ggnn_graph import Network, ggnn_regression
+from experiments.by_hand.rnn_graph import list_reduction_rnn
+from experiments.by_hand.tree_lstm_graph import tree_lstm
 
 BATCH = 100
 """Examples in an instance of list reduction and of the perceptron (AMPNet, B.1 and B.2)."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
+import jax
 import numpy as np
 import optax
 
-from ampjax.data.permutation import ShuffledRows, generate
-from ampjax.models.permutation import permutation
+import ampjax as amp
+from ampjax.data.permutation import Shuffles, generate, plain
+from ampjax.models.permutation import SPEC, init, permutation
 from ampjax.train.history import History
 from experiments.common import Options, Task, require_positive, run
 from experiments.intervals import update_together
@@ -59,13 +62,26 @@ def tasks(options: PermutationOptions) -> Callable[[int], Task]:
       SettingsError: If an option is outside what it can be.
     """
     require_positive("The defaults are 1e-3 and 100.", learning_rate=options.learning_rate, batch=options.batch)
+    sizes = options.operations, options.hidden
 
     def task(seed: int) -> Task:
-        streams = np.random.SeedSequence(seed).spawn(2)
-        sizes = options.n_train, options.n_valid
-        train, valid = (ShuffledRows(generate(n, options.operations, s)) for n, s in zip(sizes, streams, strict=True))
-        graph = permutation(options.operations, options.hidden, options.replicas, options.copies)
-        settings = update_together(graph, train, options.settings(seed, 1), options, options.batch, "output")
-        return Task(graph, train, valid, settings, optax.adam(options.learning_rate))
+        model, params = partial(permutation, replicas=options.replicas), init(jax.random.key(seed), *sizes)
+        compiled = amp.compile(model, params, SPEC, copies=options.copies)
+        train, valid = (compiled.data(plain(part)) for part in splits(options, seed))
+        settings = update_together(compiled.graph, train, options.settings(seed, 1), options, options.batch, "output")
+        return Task(compiled.graph, train, valid, settings, optax.adam(options.learning_rate))
 
     return task
+
+
+def splits(options: PermutationOptions, seed: int) -> list[Shuffles]:
+    """Training and validation instances, drawn from streams of their own.
+
+    Args:
+      options: The options.
+      seed: Of the run.
+    """
+    streams = np.random.SeedSequence(seed).spawn(2)
+    return [
+        generate(n, options.operations, s) for n, s in zip((options.n_train, options.n_valid), streams, strict=True)
+    ]

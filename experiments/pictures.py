@@ -15,14 +15,15 @@ import ampjax as amp
 from ampjax.data import list_reduction, sst
 from ampjax.data.mnist import N_PIXELS, Batches, Digits
 from ampjax.models.mlp import mlp
-from ampjax.models.rnn import list_reduction_rnn
-from ampjax.models.tree_lstm import Cells, tree_lstm
+from ampjax.models.tree_lstm import Cells
 from ampjax.viz.gantt import gantt, gantts
 from ampjax.viz.graphs.graph_picture import draw
 from ampjax.viz.lineage import lineage
 from ampjax.viz.staleness_histogram import staleness
 from ampjax.viz.traffic import traffic
 from ampjax.viz.worker_usage import time_spent
+from experiments.by_hand.rnn_graph import list_reduction_rnn
+from experiments.by_hand.tree_lstm_graph import tree_lstm
 from experiments.common import start_up
 
 BATCH, N_BATCHES, IN_FLIGHT = 100, 12, 6

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
+import jax
 import optax
 
+import ampjax as amp
 from ampjax.data import qm9
-from ampjax.models.ggnn import Network, ggnn_regression
+from ampjax.models.ggnn import ggnn_regression, init_regression, regression_spec
 from ampjax.train.history import History
+from experiments.by_hand import ggnn_graph
 from experiments.common import Options, Task, require_positive, run
 from experiments.intervals import cosine, set_options, update_together, updates_per_instance
 
@@ -23,7 +27,7 @@ class Qm9Options(Options):
     very different numbers of them: by default each waits for as many as `batch` molecules bring on average, so all update equally often.
 
     Args:
-      encoding: `collect`: a molecule is one ragged message (ICLR version). `flatmap`: an atom is a message (arXiv version).
+      encoding: `collect`: a molecule is one ragged message (ICLR version). `flatmap`: an atom is a message (arXiv version), in a graph by hand.
       full: The paper's settings on all molecules of the data folder: 25 epochs, if no other number is given.
       n_train: Training molecules; by default all but those for validation.
       n_valid: Validation molecules.
@@ -72,23 +76,43 @@ def tasks(options: Qm9Options) -> Callable[[int], Task]:
       DataError: If the file is missing or damaged.
     """
     require_positive("The defaults are 1e-3 and 20.", learning_rate=options.learning_rate, batch=options.batch)
-    if options.synthetic:
-        molecules = qm9.synthetic()
-        options = replace(options, n_valid=min(options.n_valid, len(molecules) // 5))
-    else:
-        molecules = qm9.load(options.data_dir)
+    splits = data(options)
 
     def task(seed: int) -> Task:
-        data = qm9.split(molecules, options.n_valid, seed, options.n_train, options.encoding)
-        tables = molecules.graphs if options.encoding == "flatmap" else None
-        several = options.replicas, options.copies
-        network = Network(qm9.N_FEATURES, options.hidden, options.steps, qm9.N_KINDS, tables, *several)
-        graph = ggnn_regression(network, scale=data.std / qm9.CHEMICAL_ACCURACY)
-        settings = options.settings(seed, 1)
-        settings = update_together(graph, data.train, settings, options, options.batch, "readout")
-        updates = updates_per_instance(graph, data.train, settings)
-        total = len(data.train) * options.epochs
+        split, settings = splits(seed), options.settings(seed, 1)
+        graph, train, valid = _model(options, split, seed)
+        settings = update_together(graph, train, settings, options, options.batch, "readout")
+        updates = updates_per_instance(graph, train, settings)
+        total = len(train) * options.epochs
         set_options(graph, lambda node: {"tx": optax.adam(cosine(options.learning_rate, updates[node] * total))})
-        return Task(graph, data.train, data.valid, settings, metric="error")
+        return Task(graph, train, valid, settings, metric="error")
 
     return task
+
+
+def data(options: Qm9Options) -> Callable[[int], qm9.Split]:
+    """Reads the molecules; gives a function from a seed to those for training and those for validation.
+
+    Raises:
+      DataError: If the file is missing or damaged.
+    """
+    molecules = qm9.synthetic() if options.synthetic else qm9.load(options.data_dir)
+    n_valid = min(options.n_valid, len(molecules) // 5) if options.synthetic else options.n_valid
+    return lambda seed: qm9.split(molecules, n_valid, seed, options.n_train, options.encoding)
+
+
+def scale(split: qm9.Split) -> float:
+    """The factor from the targets' unit to that of the error: chemical accuracy."""
+    return split.std / qm9.CHEMICAL_ACCURACY
+
+
+def _model(options: Qm9Options, split: qm9.Split, seed: int) -> tuple[amp.Graph, amp.Instances, amp.Instances]:
+    """The graph in its encoding, with its data for training and for validation."""
+    if options.encoding == "flatmap":
+        sizes = qm9.N_FEATURES, options.hidden, options.steps, qm9.N_KINDS
+        network = ggnn_graph.Network(*sizes, split.train.graphs, options.replicas, options.copies)
+        return ggnn_graph.ggnn_regression(network, scale(split)), split.train, split.valid
+    model = partial(ggnn_regression, steps=options.steps, scale=scale(split), replicas=options.replicas)
+    params = init_regression(jax.random.key(seed), qm9.N_FEATURES, options.hidden, qm9.N_KINDS)
+    compiled = amp.compile(model, params, regression_spec(qm9.N_FEATURES, qm9.N_KINDS), copies=options.copies)
+    return compiled.graph, compiled.data(split.train), compiled.data(split.valid)

@@ -13,10 +13,10 @@ from rich.console import Console
 
 from ampjax.drivers.cost import FlopsCost
 from ampjax.errors import SettingsError
-from ampjax.models.rnn import list_reduction_rnn
 from ampjax.simulation.simulate import simulate
 from ampjax.utils.text_tables import compact
 from ampjax.viz.curves import curves
+from experiments.by_hand.rnn_graph import list_reduction_rnn
 from experiments.common import require_positive
 from experiments.machines import NAMES, Model, Name, model, single_sequences
 from experiments.records import append

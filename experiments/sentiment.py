@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import numpy as np
 import optax
 
+import ampjax as amp
 from ampjax.data import glove, sst
 from ampjax.data.readers.data_checks import at_least_one
 from ampjax.ir.instances import Subset
-from ampjax.models.tree_lstm import Cells, tree_lstm, uniform_table
+from ampjax.models.tree_lstm import SPEC, Cells, init, tree_lstm
 from ampjax.sparse import Table
 from ampjax.train.history import History
 from experiments.common import Options, Task, require_positive, run
+from experiments.intervals import set_options
 
 EMBEDDING_INTERVAL = 1000
 """B.3: gradient rows between updates of the embedding, whose rows are many and rarely seen."""
@@ -83,7 +84,6 @@ def tasks(options: SentimentOptions) -> Callable[[int], Task]:
     train, valid = sst.synthetic() if options.synthetic else sst.load(options.data_dir)
     n_train = len(train) if options.n_train is None or options.full else options.n_train
     at_least_one("sentiment", n_train=n_train)
-    instances = Subset(sst.TreeInstances(train), np.arange(min(n_train, len(train))))
     vectors = start_vectors(options, train)
     cells = chosen_cells(options)
 
@@ -92,15 +92,15 @@ def tasks(options: SentimentOptions) -> Callable[[int], Task]:
         table_tx = optax.sgd(0.1)
         if cells.kind == "fold":  # which scales the gradients of vectors that are good from the start
             table_tx = optax.chain(optax.scale(0.1), tx) if vectors else tx
-        n_words = len(train.vocabulary)
-        model = partial(tree_lstm, n_words, cells, EMBEDDING_INTERVAL, replicas=options.replicas, copies=options.copies)
+        params = init(jax.random.key(seed), len(train.vocabulary), cells, vectors)
+        own: dict[str, Any] = {"min_update_interval": EMBEDDING_INTERVAL, "tx": table_tx}
         if options.table:
-            first = (vectors or uniform_table(n_words, cells.embedding))(jax.random.key(seed))
-            graph = model(table=Table(np.asarray(first), table_tx))
-        else:
-            graph = model(embedding_tx=table_tx, vectors=vectors)
+            params["embed"] = Table(np.asarray(params["embed"]), own.pop("tx"))
+        compiled = amp.compile(tree_lstm(cells, options.replicas), params, SPEC, copies=options.copies)
+        set_options(compiled.graph, lambda node: own if node.split("/")[0] == "embed" else {})
+        instances = Subset(compiled.data(sst.plain(train)), np.arange(min(n_train, len(train))))
         settings = options.settings(seed, 50, gradient="sum")
-        return Task(graph, instances, sst.TreeInstances(valid), settings, tx)
+        return Task(compiled.graph, instances, compiled.data(sst.plain(valid)), settings, tx)
 
     return task
 

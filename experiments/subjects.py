@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -17,23 +18,21 @@ import numpy as np
 import ampjax as amp
 from ampjax.data import babi15, list_reduction, mnist, permutation, qm9, sst, wikiner
 from ampjax.ir.graph import Graph
-from ampjax.models import lm
-from ampjax.models.act import Ponder, act_rnn
-from ampjax.models.ggnn import Network, ggnn_regression, ggnn_selection
+from ampjax.models import act, ggnn, lm, tree_lstm
+from ampjax.models import permutation as permutation_model
 from ampjax.models.layers.sampled_softmax import draw
 from ampjax.models.mixture import Experts, mixture_of_experts
 from ampjax.models.mlp import mlp
-from ampjax.models.permutation import permutation as permutation_model
 from ampjax.models.rnn import list_reduction_rnn
 from ampjax.models.tagger import Sizes as TaggerSizes
 from ampjax.models.tagger import tagger
-from ampjax.models.tree_lstm import Cells, tree_lstm
 from ampjax.testing.engine_run import run_engine
 from ampjax.testing.oracles import find_oracle
 from ampjax.testing.reference import reference
 from ampjax.train.initial_params import initial_params
 from ampjax.train.settings import Settings
 from ampjax.train.training_data import Data
+from experiments.by_hand.ggnn_graph import Network, ggnn_regression, ggnn_selection
 from experiments.parallax.workloads import Model, Sizes, workload
 
 Found = tuple[float, dict[str, Any]]
@@ -64,6 +63,9 @@ def subject(name: str, small: bool = False, seed: int = 0) -> Subject:
     if name in GRAPHS:
         graph, instances = GRAPHS[name](small, seed)
         return _graph(graph, instances, seed)
+    if name in FUNCTIONS:
+        compiled, plain = FUNCTIONS[name](small, seed)
+        return _function(compiled, plain, seed)
     return _program(PROGRAMS[name], small, seed)
 
 
@@ -78,6 +80,24 @@ def _graph(graph: Graph, instances: Data, seed: int) -> Subject:
     def exact() -> Found:
         run = reference(graph, params, instances, oracle="eager")
         return run.loss, run.grads
+
+    return Subject(compiled, exact)
+
+
+def _function(model: amp.Compiled, instances: Sequence[Any], seed: int) -> Subject:
+    """The engine beside the function itself."""
+    params = moved(model.initial_params, seed)
+
+    def compiled() -> Found:
+        settings = Settings(max_active_keys=len(instances))
+        run = run_engine(model.graph, model.data(instances), model.node_params(params), settings)
+        return run.loss, model.gradients({name: (grads, 0) for name, grads in run.grads.items()})
+
+    def exact() -> Found:
+        eager = find_oracle("eager")
+        with eager.scope():
+            loss, found = jax.value_and_grad(model.loss)(eager.cast(params), instances)
+            return float(loss), jax.tree.map(np.asarray, found)
 
     return Subject(compiled, exact)
 
@@ -133,41 +153,49 @@ def _perceptron(small: bool, seed: int) -> tuple[Graph, Data]:
     return mlp((784, width, width, width, 10), n), mnist.Batches(mnist.synthetic(n, 1, seed)[0], n)
 
 
-def _list_reduction(small: bool, seed: int) -> tuple[Graph, Data]:
-    hidden, batch = (8, 5) if small else (128, 100)
-    data = list_reduction.Buckets(list_reduction.generate(20 * batch, seed), batch, hidden)
-    return list_reduction_rnn(hidden, batch), _first(data, 2 if small else 4)
+def _list_reduction(small: bool, seed: int) -> tuple[amp.Compiled, Sequence[Any]]:
+    hidden, batch, n = (8, 5, 2) if small else (128, 100, 4)
+    plain = list_reduction.Buckets(list_reduction.generate(20 * batch, seed), batch).plain()
+    return list_reduction_rnn(hidden, batch, seed=seed), [plain[i] for i in range(n)]
 
 
-def _trees(kind: str) -> Callable[[bool, int], tuple[Graph, Data]]:
-    def make(small: bool, seed: int) -> tuple[Graph, Data]:
-        trees, _ = sst.synthetic(4, 1, seed)
+def _trees(kind: str) -> Callable[[bool, int], tuple[amp.Compiled, Sequence[Any]]]:
+    def make(small: bool, seed: int) -> tuple[amp.Compiled, Sequence[Any]]:
+        trees, _ = sst.synthetic(1 if small else 4, 1, seed)
         hidden = 8 if small else {"tai": 150, "fold": 300}[kind]
-        cells = Cells(kind, 8 if small else 300, hidden, 1.0)
-        return tree_lstm(len(trees.vocabulary), cells), _first(sst.TreeInstances(trees), 1 if small else 4)
+        cells = tree_lstm.Cells(kind, 8 if small else 300, hidden, 1.0)
+        params = tree_lstm.init(jax.random.key(seed), len(trees.vocabulary), cells)
+        return amp.compile(tree_lstm.tree_lstm(cells), params, tree_lstm.SPEC), sst.plain(trees)
 
     return make
 
 
-def _molecules(encoding: str) -> Callable[[bool, int], tuple[Graph, Data]]:
-    def make(small: bool, seed: int) -> tuple[Graph, Data]:
-        molecules = qm9.synthetic(20, seed)
-        data = qm9.split(molecules, 1, seed, None, encoding).train
-        tables = molecules.graphs if encoding == "flatmap" else None
-        network = Network(qm9.N_FEATURES, 12 if small else 100, 2 if small else 4, qm9.N_KINDS, tables)
-        return ggnn_regression(network), _first(data, 2 if small else 4)
-
-    return make
+def _molecules(small: bool, seed: int) -> tuple[amp.Compiled, Sequence[Any]]:
+    sizes = qm9.N_FEATURES, 12 if small else 100, qm9.N_KINDS
+    model = partial(ggnn.ggnn_regression, steps=2 if small else 4)
+    params = ggnn.init_regression(jax.random.key(seed), *sizes)
+    compiled = amp.compile(model, params, ggnn.regression_spec(qm9.N_FEATURES, qm9.N_KINDS))
+    data = qm9.split(qm9.synthetic(20, seed), 1, seed, 2 if small else 4).train
+    return compiled, data.plain()
 
 
-def _deduction(encoding: str) -> Callable[[bool, int], tuple[Graph, Data]]:
-    def make(small: bool, seed: int) -> tuple[Graph, Data]:
-        questions = babi15.generate(1, 8 if small else 54, seed)
-        tables = questions.graphs if encoding == "flatmap" else None
-        network = Network(1, 5, 2, babi15.N_KINDS, tables)
-        return ggnn_selection(network), questions.instances(0, 1, encoding)
+def _molecules_by_atoms(small: bool, seed: int) -> tuple[Graph, Data]:
+    molecules = qm9.synthetic(20, seed)
+    data = qm9.split(molecules, 1, seed, None, "flatmap").train
+    sizes = qm9.N_FEATURES, 12 if small else 100, 2 if small else 4, qm9.N_KINDS
+    return ggnn_regression(Network(*sizes, molecules.graphs)), _first(data, 2 if small else 4)
 
-    return make
+
+def _deduction(small: bool, seed: int) -> tuple[amp.Compiled, Sequence[Any]]:
+    params = ggnn.init_selection(jax.random.key(seed), 1, 5, babi15.N_KINDS)
+    compiled = amp.compile(ggnn.ggnn_selection, params, ggnn.selection_spec(1, babi15.N_KINDS))
+    return compiled, babi15.generate(1, 8 if small else 54, seed).instances().plain()
+
+
+def _deduction_by_nodes(small: bool, seed: int) -> tuple[Graph, Data]:
+    questions = babi15.generate(1, 8 if small else 54, seed)
+    network = Network(1, 5, 2, babi15.N_KINDS, questions.graphs)
+    return ggnn_selection(network), questions.instances(0, 1, "flatmap")
 
 
 def _tagger(small: bool, seed: int) -> tuple[Graph, Data]:
@@ -178,9 +206,11 @@ def _tagger(small: bool, seed: int) -> tuple[Graph, Data]:
     return graph, _first(wikiner.SentenceInstances(sentences), 1 if small else 3)
 
 
-def _permutation(small: bool, seed: int) -> tuple[Graph, Data]:
+def _permutation(small: bool, seed: int) -> tuple[amp.Compiled, Sequence[Any]]:
     operations, hidden, n = (3, 8, 2) if small else (8, 128, 32)
-    return permutation_model(operations, hidden), permutation.ShuffledRows(permutation.generate(n, operations, seed))
+    params = permutation_model.init(jax.random.key(seed), operations, hidden)
+    compiled = amp.compile(permutation_model.permutation, params, permutation_model.SPEC)
+    return compiled, permutation.plain(permutation.generate(n, operations, seed))
 
 
 def _experts(small: bool, seed: int) -> tuple[Graph, Data]:
@@ -197,17 +227,12 @@ def _experts(small: bool, seed: int) -> tuple[Graph, Data]:
     ]
 
 
-def _pondering(small: bool, seed: int) -> tuple[Graph, Data]:
+def _pondering(small: bool, seed: int) -> tuple[amp.Compiled, Sequence[Any]]:
     rng, hidden, length = np.random.default_rng(seed), 8 if small else 128, 2 if small else 5
-    t, zero, own = np.arange(length), np.zeros(1, np.int64), np.full(1, length)
-    return act_rnn(Ponder(hidden, hidden, 10)), [
-        {
-            "x": amp.messages(
-                rng.normal(size=(length, hidden)).astype(np.float32), t=t, length=np.full(length, length)
-            ),
-            "s0": amp.messages(np.zeros((1, hidden), np.float32), t=zero, length=own, step=zero, more=zero),
-            "label": np.int32(rng.integers(10)),
-        }
+    sizes = act.Ponder(hidden, hidden, 10)
+    compiled = amp.compile(act.act_rnn(sizes), act.init(jax.random.key(seed), sizes), act.spec(sizes))
+    return compiled, [
+        {"x": rng.normal(size=(length, hidden)).astype(np.float32), "label": np.int32(rng.integers(10))}
         for _ in range(1 if small else 8)
     ]
 
@@ -218,17 +243,19 @@ def _first(data: Any, n: int) -> amp.Subset:
 
 GRAPHS: Mapping[str, Callable[[bool, int], tuple[Graph, Data]]] = {
     "perceptron": _perceptron,
+    "qm9-flatmap": _molecules_by_atoms,
+    "babi15-flatmap": _deduction_by_nodes,
+    "tagger": _tagger,
+    "mixture": _experts,
+}
+FUNCTIONS: Mapping[str, Callable[[bool, int], tuple[amp.Compiled, Sequence[Any]]]] = {
     "list-reduction": _list_reduction,
     "tree-lstm-tai": _trees("tai"),
     "tree-lstm-fold": _trees("fold"),
-    "qm9-collect": _molecules("collect"),
-    "qm9-flatmap": _molecules("flatmap"),
-    "babi15-collect": _deduction("collect"),
-    "babi15-flatmap": _deduction("flatmap"),
-    "tagger": _tagger,
-    "mixture": _experts,
+    "qm9": _molecules,
+    "babi15": _deduction,
     "act": _pondering,
     "permutation": _permutation,
 }
 PROGRAMS: Mapping[str, Model] = {"lm": "lm", "nmt": "nmt", "resnet-50": "resnet", "inception-v3": "inception"}
-NAMES: Sequence[str] = (*GRAPHS, *PROGRAMS)
+NAMES: Sequence[str] = (*GRAPHS, *FUNCTIONS, *PROGRAMS)

@@ -14,12 +14,12 @@ import ampjax as amp
 from ampjax.data.list_reduction import Buckets, generate
 from ampjax.drivers.cost import FlopsCost
 from ampjax.errors import SettingsError
-from ampjax.models.rnn import list_reduction_rnn
 from ampjax.plan.affinity import hosted
 from ampjax.simulation.simulate import Simulation, simulate
 from ampjax.trace.trace import Trace
 from ampjax.utils.text_tables import compact
 from ampjax.viz.gantt import gantt
+from experiments.by_hand.rnn_graph import list_reduction_rnn
 from experiments.common import sample
 from experiments.records import append
 

@@ -290,5 +290,5 @@ figure
 # %% [markdown]
 # ## Where to go from here
 #
-# * `ampjax.models.tree_lstm` is this graph with the papers' two cells and dropout; `python -m experiments sentiment` trains it on the treebank.
+# * `ampjax.models.tree_lstm` is this network as a function of one tree, with the papers' two cells and dropout; `python -m experiments sentiment` trains it on the treebank.
 # * [The next notebook](03_graphs.py) does the same for graphs, where a node waits for as many messages as it has neighbours.

@@ -20,7 +20,8 @@
 #   them up at the receivers;
 # * **every node is a message**; `flatmap` makes one message for each edge, `cond` picks the matrix of its kind, `group` waits until all have arrived.
 #
-# They are the same mathematics. We build the first, check it, take the second from the library, and see that gradients agree.
+# They are the same mathematics. We build the first, check it, build the second, and see that gradients agree. (You need not build either:
+# `ampjax.models.ggnn.ggnn_regression` is the same network as a function of one graph, which `amp.compile` makes the first of.)
 #
 # ## The data
 #
@@ -36,7 +37,7 @@ import optax
 
 import ampjax as amp
 from ampjax.data import qm9
-from ampjax.models.ggnn import GatedReadout, GatedUnit, Network, Pad, ggnn_regression
+from ampjax.models.ggnn import GatedReadout, GatedUnit, Pad
 from ampjax.viz import new_figure
 
 molecules = qm9.synthetic(750, seed=0)
@@ -151,12 +152,43 @@ assert verdict
 # %% [markdown]
 # ## A node is a message
 #
-# The same network in the other encoding, from the library. Here states do all the work: `flatmap` looks up in a table how many edges a node sends, and the `i`-th copy gets the
+# The same network in the other encoding. Here states do all the work: `flatmap` looks up in a table how many edges a node sends, and the `i`-th copy gets the
 # receiver as its `node` and the edge's number; `cond` reads the edge's kind; `group` waits for as many messages as the receiver has incoming edges. Its own state opens the
 # group, so that an atom without bonds does not wait for ever.
 
+# %%
+tables = molecules.graphs
+
+
+def over_edge(s, i):
+    edge = tables.out_ptr[s.first + s.node] + i
+    return s.replace(node=tables.receivers[edge], edge=edge)
+
+
+with amp.Graph() as each_node:
+    x = amp.pump(
+        "x", (F,), fields=("first", "node", "t")
+    )  # `first`: the number of the graph's first node in the tables
+    target = amp.pump("target")
+    h = amp.phi("h")
+    sent = amp.flatmap(h, lambda s: tables.out_degree[s.first + s.node], over_edge, name="senders")
+    over = amp.cond(sent, lambda s: tables.kinds[s.edge], KINDS, name="kind")
+    sent = amp.phi("arrived", *(amp.ppt(f"edge{kind}", amp.nn.Linear(H, H))(wire) for kind, wire in enumerate(over)))
+    received = amp.group(
+        sent, by=("node", "t"), size=lambda s: tables.in_degree[s.first + s.node], opener=h, name="receivers"
+    )
+    arrived = amp.reduce("arrivals", jax.ops.segment_sum, received)
+    new = amp.ppt("update", GatedUnit(H), join=("node", "t"))(arrived, h)
+    new = amp.isu(new, lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
+    more, done = amp.cond(new, lambda s: s.t < T)
+    h.connect(amp.npt("pad", Pad(H))(x), more)
+    rows = amp.ppt("readout", GatedReadout(H, F), join=("node",))(done, x)
+    together = amp.group(rows, size=lambda s: tables.sizes[s.first + s.node], name="nodes")
+    prediction = amp.reduce("sum", jax.ops.segment_sum, together)
+    amp.sink("prediction", prediction)
+    amp.loss("square", square, join=("instance",))(prediction, target)
+
 # %% tags=["picture"]
-each_node = ggnn_regression(Network(F, H, T, KINDS, molecules.graphs))
 each_node
 
 # %% [markdown]
@@ -252,5 +284,5 @@ assert error < 0.7 * always_the_mean
 # ## Where to go from here
 #
 # * `python -m experiments qm9` trains it on real molecules, `babi15` on questions about graphs, both in either encoding.
-# * `Network(separate_gates=True)` puts the gated unit's parts on workers of their own, as in the paper's figure 7.
+# * `python -m experiments appendix-c` puts the gated unit's parts on workers of their own, as in the paper's figure 7.
 # * [The next notebook](04_asynchrony_and_staleness.py) asks what it costs that nodes update themselves whenever they like.

@@ -32,16 +32,18 @@ from ampjax.simulation import FlopsCost, ProfileCost, Stragglers
 from ampjax.viz import new_figure
 
 HIDDEN, BATCH = 128, 100  # a message is a bucket of 100 sequences of one length
-buckets = Buckets(generate(8_000, seed=0), BATCH, HIDDEN)
+model = list_reduction_rnn(HIDDEN, BATCH)
+buckets = model.data(Buckets(generate(8_000, seed=0), BATCH))
 order = np.random.default_rng(0).permutation(len(buckets))  # their own order is by length
 data = amp.Subset(buckets, order)
-print(data)
+print(len(data), "buckets")
 
 # %% [markdown]
-# `amp.replicate` puts copies of `linear1` behind a `cond` and a `phi`: each instance takes one of them. Four copies, so that four workers can share what one would be the bottleneck of.
+# With `replicas=4` the model gives `linear1` to `amp.node(..., replicas=4)`, which puts four copies of it behind a `cond` and a `phi`: each instance takes one of them. So four workers can share what one
+# would be the bottleneck of. What is pumped is the same for any number of copies.
 
 # %% tags=["picture"]
-four = list_reduction_rnn(HIDDEN, BATCH, replicas=4)
+four = list_reduction_rnn(HIDDEN, BATCH, replicas=4).graph
 four
 
 
@@ -56,7 +58,7 @@ four
 def workers(copies):
     """Each copy of linear1 on a worker of its own, the rest on two others."""
     names = ["linear1"] if copies == 1 else [f"linear1/{i}" for i in range(copies)]
-    others = {"embed": 0, "concat1": 0, "relu": 0, "linear2": 1, "xent": 1}
+    others = {"embed": 0, "linear2": 1, "loss": 1}
     return {
         "workers": copies + 2,
         "affinity": {name: i for i, name in enumerate(names)} | {name: copies + i for name, i in others.items()},
@@ -66,7 +68,7 @@ def workers(copies):
 COMMON = {"min_update_interval": 6, "policy": "backward_first"}
 answers = {}
 for copies in (1, 4):
-    graph = list_reduction_rnn(HIDDEN, BATCH, replicas=copies)
+    graph = list_reduction_rnn(HIDDEN, BATCH, replicas=copies).graph
     answers[copies] = amp.simulate(graph, data, max_active_keys=16, **workers(copies), **COMMON)
     print(copies, "copies:", answers[copies])
     print(f"   {BATCH * answers[copies].per_s:,.0f} sequences/s")
@@ -81,7 +83,7 @@ from ampjax.viz import gantts
 few = amp.Subset(buckets, order[:12])
 traces = {}
 for copies in (1, 4):
-    recorded, graph = amp.Trace(), list_reduction_rnn(HIDDEN, BATCH, replicas=copies)
+    recorded, graph = amp.Trace(), list_reduction_rnn(HIDDEN, BATCH, replicas=copies).graph
     amp.simulate(graph, few, max_active_keys=8, trace=recorded, max_dispatch_size=1, **workers(copies), **COMMON)
     name = f"{copies} cop{'y' if copies == 1 else 'ies'} of linear1"
     traces[name] = [s for s in recorded if s.end_ns > s.start_ns]  # what takes no time is left out
@@ -128,7 +130,7 @@ assert with_rest.per_s < alone.per_s
 copies, in_flight = (1, 2, 4, 8, 16), (4, 16, 64)
 per_s = {}
 for n in copies:
-    graph = list_reduction_rnn(HIDDEN, BATCH, replicas=n)
+    graph = list_reduction_rnn(HIDDEN, BATCH, replicas=n).graph
     for keys in in_flight:
         run = amp.simulate(graph, data, max_active_keys=keys, **workers(n), **COMMON)
         per_s[n, keys] = BATCH * run.per_s
@@ -218,12 +220,14 @@ print(
 # With numbers, a run on that machine has losses and accuracies. `Trainer(cost=...)` trains here what would be trained there: schedule, staleness and seconds are the machine's.
 
 # %%
-small = Buckets(generate(2_500, seed=1), BATCH, 32), Buckets(generate(300, seed=2), BATCH, 32)
+small = list_reduction_rnn(32, BATCH, replicas=2)
+train, valid = (small.data(Buckets(generate(n, seed=seed), BATCH)) for n, seed in ((2_500, 1), (300, 2)))
 histories = {}
 for name, way in {"synchronous": {"mode": "sync"}, "asynchronous": {"max_active_keys": 8}}.items():
-    graph = list_reduction_rnn(32, BATCH, replicas=2)
-    trainer = amp.Trainer(graph, optax.adam(5e-3), cost=FlopsCost, max_dispatch_size=1, **COMMON, **way, **workers(2))
-    histories[name] = trainer.fit(small[0], small[1], epochs=4, progress=False)
+    trainer = amp.Trainer(
+        small.graph, optax.adam(5e-3), cost=FlopsCost, max_dispatch_size=1, **COMMON, **way, **workers(2)
+    )
+    histories[name] = trainer.fit(train, valid, epochs=4, progress=False)
 histories["asynchronous"]
 
 # %% tags=["picture"]

@@ -26,7 +26,7 @@ from ampjax.data.readers.data_checks import at_least_one
 from ampjax.data.readers.data_files import Remote, find
 from ampjax.data.readers.lines import read_lines
 from ampjax.errors import DataError, SettingsError
-from ampjax.ir.instances import Messages
+from ampjax.ir.instances import Instances, Messages
 
 SOURCE = "https://github.com/JamesChuanggg/ggnn.pytorch (babi_data)"
 _FIX = f"The file is damaged, or another format: get it from {SOURCE}."
@@ -104,7 +104,7 @@ class Fresh:
       SettingsError: If `n` is below 1 or above the supply.
     """
 
-    supply: GraphInstances
+    supply: Instances
     n: int
     start: int = 0
 
@@ -127,7 +127,7 @@ class Fresh:
         """
         return replace(self, start=(self.start + self.n) % len(self.supply))
 
-    def gather(self, ids: np.ndarray) -> dict[str, Messages]:
+    def gather(self, ids: np.ndarray) -> Mapping[str, Messages]:
         """The messages of the instances `ids`, by pump.
 
         Args:

@@ -152,7 +152,7 @@ class Sequences:
 
 
 def plain(data: ListReduction) -> Stacked:
-    """Instances of one sequence each, for `ampjax.models.functions.rnn_function`.
+    """Makes instances of one sequence each for `ampjax.models.rnn`.
 
     Args:
       data: The sequences.
@@ -242,7 +242,7 @@ class Buckets:
         }
 
     def plain(self) -> Stacked:
-        """The buckets for `ampjax.models.functions.rnn_function`.
+        """Makes the instances of `ampjax.models.rnn`: buckets.
 
         Returns:
           Instances with `tokens` `[t, batch_size]` and `label` `[batch_size]`, int32.

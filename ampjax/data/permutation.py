@@ -13,13 +13,10 @@ import numpy as np
 from jaxtyping import Int
 
 from ampjax.data.readers.data_checks import at_least_one
-from ampjax.errors import DataError, SettingsError
+from ampjax.errors import DataError
 from ampjax.frontend.combinators.structures import Stacked
-from ampjax.ir.instances import Messages
 
 N_DIGITS, N_PLACES = 10, 6
-MOST = 12
-"""The largest number of operations K: `way` is a number of K digits in base K, and must fit in 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -71,15 +68,13 @@ def generate(n: int, n_operations: int = 8, seed: int | np.random.SeedSequence =
       `n` rows of digits with their orders and labels.
 
     Raises:
-      SettingsError: If a count is below 1, or there are more than 12 operations.
+      SettingsError: If a count is below 1.
 
     >>> data = generate(3, n_operations=4)
     >>> data, data.orders.shape
     (Shuffles(3 instances, 4 operations), (3, 4))
     """
     at_least_one("generate", n=n, n_operations=n_operations)
-    if n_operations > MOST:
-        raise SettingsError("generate, `n_operations`", f"at most {MOST}", f"{n_operations}", "Take fewer.")
     rng = np.random.default_rng(seed)
     digits = rng.integers(0, N_DIGITS, (n, N_PLACES), dtype=np.int32)
     orders = rng.permuted(np.tile(np.arange(n_operations), (n, 1)), axis=1)
@@ -101,42 +96,8 @@ def shuffles(n_operations: int) -> np.ndarray:
     return np.stack([np.random.default_rng(k).permutation(N_PLACES) for k in range(n_operations)])
 
 
-@dataclass(frozen=True)
-class ShuffledRows:
-    """Instances of one row of digits each (`ampjax.ir.instances.Instances`).
-
-    Pumps: `digits`, shape `(6,)` int32, with the state fields `t` = 0 and `way`: the order as a number in base K, its first operation the
-    lowest digit; `label`, shape `()` int32, no fields.
-
-    Args:
-      data: Digits, orders and labels.
-    """
-
-    data: Shuffles
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def gather(self, ids: np.ndarray) -> dict[str, Messages]:
-        """The messages of the instances `ids`, by pump.
-
-        Args:
-          ids: `[n]`, each in `[0, len(self))`.
-
-        Returns:
-          By pump, the messages as columns; `Messages.instance` counts positions in `ids`.
-        """
-        ids = np.asarray(ids, np.int64)
-        route = self.data.orders[ids] @ powers(self.data.n_operations)
-        each = np.arange(len(ids))
-        return {
-            "digits": Messages(self.data.digits[ids], each, {"t": 0, "way": route}),
-            "label": Messages(self.data.labels[ids], each),
-        }
-
-
 def plain(data: Shuffles) -> Stacked:
-    """Gives the same instances to a model that is written as a function, `ampjax.models.functions.permutation_function`.
+    """Makes the instances of `ampjax.models.permutation`.
 
     Args:
       data: Digits, orders and labels.
@@ -145,15 +106,3 @@ def plain(data: Shuffles) -> Stacked:
       Instances with `digits` `[6]`, `order` `[t]` and `label` `[]`, int32.
     """
     return Stacked({"digits": data.digits, "order": data.orders.astype(np.int32), "label": data.labels})
-
-
-def powers(n_operations: int) -> np.ndarray:
-    """Computes the weights of the digits of a number in base K.
-
-    Args:
-      n_operations: K.
-
-    Returns:
-      `[K]`: 1, K, K², ...
-    """
-    return n_operations ** np.arange(n_operations, dtype=np.int64)

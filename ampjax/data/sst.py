@@ -172,7 +172,7 @@ class TreeInstances:
 
 
 def plain(data: Trees) -> Stacked:
-    """Instances of one tree each, for `ampjax.models.functions.tree_lstm_function`.
+    """Makes the instances of `ampjax.models.tree_lstm`.
 
     Args:
       data: The trees.

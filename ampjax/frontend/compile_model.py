@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +23,10 @@ from ampjax.frontend.gradient_parity import verify_gradients
 from ampjax.frontend.instance_columns import Columns, CompiledInstances
 from ampjax.frontend.instance_spec import LeafSpec, parse
 from ampjax.frontend.missing_labels import missing_leaves, require_for_sinks
+from ampjax.frontend.redrawn_instances import PlainSource, RedrawnInstances
 from ampjax.frontend.rules import (
     branch_rules,
+    embedding_rules,
     graph_rules,
     recursion_rules,
     reduction_rules,
@@ -35,6 +37,7 @@ from ampjax.frontend.rules import (
 from ampjax.ir.graph import Graph
 from ampjax.jaxprs.primitives import shape_text
 from ampjax.numerics.differences import Verification
+from ampjax.sparse import Table
 from ampjax.utils.progress import Reporter
 
 Model = Callable[[Any, Any], Any]
@@ -49,6 +52,7 @@ _RULES = {
     "logsumexp": reduction_rules.log_sum_exp,
     "take": sequence_rules.take,
     "switch": branch_rules.switch,
+    "look_up": embedding_rules.look_up,
     "while": branch_rules.while_loop,
     "fold": tree_rules.fold,
     "scan_tree": tree_rules.scan,
@@ -80,12 +84,15 @@ class Compiled:
         self._leaves, structure = parse(spec)
         low = Lowering(params, _RULES)
         root = IndexSpace()
-        values = _params_values(params)
+        tables = {key: value for key, value in params.items() if isinstance(value, Table)}
+        arrays = {key: value for key, value in params.items() if key not in tables}
+        values = _params_values(arrays)
         with tracing() as dimensions:
-            types = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), dict(params))
+            types = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), arrays)
             instance = structure.unflatten([leaf.aval(dimensions) for leaf in self._leaves])
             with in_users_words(f"parameters: {_keys(params)}; spec: {_keys(spec)}"):
-                function, constants, results = trace(model, types, instance)
+                whole = (lambda own, one: model({**own, **tables}, one)) if tables else model
+                function, constants, results = trace(whole, types, instance)
             refuse_leaks(function.jaxpr, constants)
             metrics = _metrics_of(function, results)
             low.draft.reserve([c.options["name"] for c in calls(function.jaxpr) if c.kind == "node"])
@@ -100,12 +107,19 @@ class Compiled:
         # A traced program can't travel to another process, but the model can, and is traced there again.
         self.graph.remake = partial(_graph_of, model, params, spec, copies)
 
-    def data(self, instances: Sequence[Any] | CompiledInstances, *, labels: bool = True) -> CompiledInstances:
+    @overload
+    def data(self, instances: Sequence[Any] | CompiledInstances, *, labels: bool = True) -> CompiledInstances: ...
+    @overload
+    def data(
+        self, instances: PlainSource | RedrawnInstances, *, labels: bool = True
+    ) -> CompiledInstances | RedrawnInstances: ...
+    def data(self, instances: Any, *, labels: bool = True) -> CompiledInstances | RedrawnInstances:
         """Instances as the graph's pumps need them.
 
         Args:
           instances: The instances, as the spec says: nested dictionaries, tuples or dataclasses of NumPy arrays, lists, numbers,
-            `amp.Ragged`, `amp.Tree` and `amp.Edges`. What this method has returned is returned as it is.
+            `amp.Ragged`, `amp.Tree` and `amp.Edges`; or a data set with a method `plain()` that gives such instances, which is called for each
+            epoch anew if it also has `reshuffle(rng)`. What this method has returned is returned as it is.
           labels: False makes data for `predict` alone: what only losses and metrics read may be missing from all instances.
 
         Returns:
@@ -115,10 +129,14 @@ class Compiled:
           DataError: If an instance does not fit the spec, or the model takes an element that it has not; or if something is missing that
             outputs depend on.
         """
-        if isinstance(instances, CompiledInstances):
+        if isinstance(instances, CompiledInstances | RedrawnInstances):
             if instances.plans is not self._draft.pumps:
                 raise _not_themselves("data", "what another model's `compiled.data` gave")
             return instances
+        if isinstance(instances, PlainSource):
+            if labels and hasattr(instances, "reshuffle"):
+                return RedrawnInstances(instances, self.data)
+            instances = instances.plain()
         columns = Columns(self._leaves, instances, labels)
         for check in self._draft.checks:
             missing_leaves(columns, lambda check=check: check(columns))
@@ -211,6 +229,7 @@ class Compiled:
         """
         _require_some("verify", examples)
         values = self.initial_params if params is None else params
+        values = {key: value.dense() if isinstance(value, Table) else value for key, value in values.items()}
         with Reporter(progress) as reporter:
             return verify_gradients(self, self._name, examples, values, tolerance, reporter)
 
@@ -247,7 +266,8 @@ def compile(model: Model, params: Mapping[str, Any], spec: Any, *, copies: int =
 
     Args:
       model: `model(params, instance)`: the loss, a number; or `(loss, metrics)`, with a dictionary of numbers.
-      params: The parameters' initial values: a dictionary, each of whose keys becomes a node of the graph.
+      params: The parameters' initial values: a dictionary, each of whose keys becomes a node of the graph. A value may be an
+        `ampjax.sparse.Table` in host memory, of which the model reads rows by `amp.look_up`.
       spec: What an instance looks like: a pytree of types as JAX prints them. Names are lengths that each instance has of its own:
         `{"words": "int32[w]", "chars": "int32[w,c]", "tags": "int32[w]"}`.
       copies: Copies of the whole network, to which instances are dealt in turn; the trainer gives each a worker of its own, as far as there
@@ -270,6 +290,11 @@ def compile(model: Model, params: Mapping[str, Any], spec: Any, *, copies: int =
         where = f"compile, params, `{jax.tree_util.keystr(path)}`"
         if not isinstance(path[0].key, str):
             raise GraphError(where, "keys that are names", f"{path[0].key!r}", "Name the parts: nodes are called so.")
+        if isinstance(leaf, Table):
+            if len(path) > 1:
+                fix = 'Make it the value of a key of its own: `{"embed": table, ...}`.'
+                raise GraphError(where, "a table as the value of a key", "one inside of another value", fix)
+            continue
         if not jnp.issubdtype(getattr(leaf, "dtype", type(leaf)), np.inexact):
             fix = "Put what is not trained into the instances, or let the model close over it."
             if isinstance(leaf, str):

@@ -1,11 +1,12 @@
 """A recurrent network with adaptive computation time (Graves 2016): it decides itself how many steps to take for each input.
 
-Two nested loops: the outer one over the sequence, its end read from the state; the inner one over steps of pondering, whose end depends on
-payloads, so a `route_by` reads the decision to go on back to the host (AMPNet's section 2 names such loops as what the framework is for).
+Two nested loops: the outer one over the sequence; the inner one over steps of pondering, whose end depends on payloads, so the decision to go
+on is read back to the host (AMPNet's section 2 names such loops as what the framework is for).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +15,9 @@ import jax.numpy as jnp
 
 import ampjax as amp
 from ampjax.errors import SettingsError
-from ampjax.ir.graph import Graph
+from ampjax.models.layers.linear import linear
 from ampjax.models.layers.losses import labelled_cross_entropy
+from ampjax.nn import Linear
 
 
 @dataclass(frozen=True)
@@ -125,40 +127,63 @@ class Ponder:
         return x, state, mean, counts
 
 
-def act_rnn(ponder: Ponder, replicas: int = 1) -> Graph:
-    """Makes a classifier of sequences that ponders every input.
+def spec(ponder: Ponder) -> dict[str, str]:
+    """What an instance looks like: a sequence of inputs with its label.
 
-    Pumps: `x` `[E]` for each place of the sequence, with the fields `t` and `length`; `s0` `[H]`, the first state, with `t` 0, `length`,
-    `step` 0 and `more` 0; `label` `()` int32.
+    Args:
+      ponder: The sizes.
+
+    Returns:
+      The spec, for `ampjax.compile`.
+    """
+    return {"x": f"float32[t,{ponder.n_in}]", "label": "int32[]"}
+
+
+def init(key: jax.Array, ponder: Ponder) -> dict[str, Any]:
+    """Makes the parameters.
+
+    Args:
+      key: A PRNG key.
+      ponder: The sizes.
+
+    Returns:
+      `step`, as `Ponder.init_step` makes it, and the linear layer `classify`.
+    """
+    keys = jax.random.split(key)
+    return {"step": ponder.init_step(keys[0]), "classify": Linear(ponder.hidden, ponder.n_out).init(keys[1])}
+
+
+def act_rnn(ponder: Ponder, replicas: int = 1) -> Callable[[Any, Any], jax.Array]:
+    """Makes the model: a classifier of sequences that ponders every input.
 
     Args:
       ponder: The sizes.
       replicas: The number of copies of `step`, each for some instances.
 
     Returns:
-      The graph, with the parameterised nodes `step` (or `step/0` ...) and `classify`, the losses `xent` (metric `accuracy`) and `cost`
-      (metric `ponder`: `N + R` of an input on average), and the sink `logits`.
+      A function of parameters and an instance to the cross entropy with the ponder costs of all inputs; with the metrics `accuracy` and
+      `ponder` (`N + R` of an input on average) and the output `logits`.
     """
-    most = ponder.max_steps
-    with amp.Graph() as graph:
-        x = amp.pump("x", (ponder.n_in,), fields=("t", "length"))
-        s0 = amp.pump("s0", (ponder.hidden,), fields=("t", "length", "step", "more"))
-        label = amp.pump("label", (), "int32")
-        state = amp.phi("state")
-        start = amp.npt("begin", ponder.begin, join=("instance", "t"))(state, x)
-        pondering = amp.phi("pondering")
-        step = amp.ppt("step", ponder.step, params=ponder.init_step, outputs=2)
-        row, more = amp.replicate(step, replicas)(pondering)
-        row = amp.route_by(row, more, "more", assume=lambda s: s.step < (s.t + 1) * (most - 1), name="more")
-        again, ended = amp.cond(row, lambda s: s.more == 1, name="again")
-        again = amp.isu(again, lambda s: s.replace(step=s.step + 1), lambda s: s.replace(step=s.step - 1))
-        pondering.connect(start, again)
-        mean, cost = amp.npt("end", ponder.end, outputs=2)(ended)
-        amp.loss("cost", ponder.cost)(cost)
-        mean = amp.isu(mean, lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
-        onwards, done = amp.cond(mean, lambda s: s.t < s.length, name="onwards")
-        state.connect(s0, onwards)
-        logits = amp.ppt("classify", amp.nn.Linear(ponder.hidden, ponder.n_out))(done)
-        amp.sink("logits", logits)
-        amp.loss("xent", labelled_cross_entropy, join=("instance",))(logits, label)
-    return graph
+    step = ponder.step if replicas == 1 else amp.node("step", replicas=replicas)(ponder.step)
+
+    def model(p: Any, s: Any) -> jax.Array:
+        def consider(state: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+            start = ponder.begin(state, x), jnp.int32(1)
+            row, _ = amp.while_loop(
+                lambda carry: amp.read(carry[1]) == 1,
+                lambda carry: step(p["step"], carry[0]),
+                start,
+                most=ponder.max_steps,
+            )
+            state, cost = ponder.end(row)
+            amp.metric("ponder", cost)
+            return state, ponder.cost(cost)[0]
+
+        state, costs = amp.scan(consider, jnp.zeros(ponder.hidden), s["x"])
+        logits = linear(p["classify"], state)
+        amp.output("logits", logits)
+        loss, metrics = labelled_cross_entropy(logits, s["label"])
+        amp.metric("accuracy", *metrics["accuracy"])
+        return loss + amp.sum(costs)
+
+    return model

@@ -1,19 +1,14 @@
-"""Gated graph networks (Li et al. 2015) for QM9 and bAbI task 15 (AMPNet section 6; arXiv version, appendix C).
+"""Gated graph networks (Li et al. 2015) for QM9 and bAbI task 15 (AMPNet section 6), as functions of one graph.
 
 Each of T propagation steps sends every node's state over its outgoing edges through the linear map of the edge's kind (bias included, once
-per edge), adds up what arrives at a node, and updates its state with a gated unit. Two encodings of the same network:
+per edge), adds up what arrives at a node, and updates its state with a gated unit. A node's initial state is its features, filled up with
+zeros. Row vectors throughout.
 
-* `collect` (ICLR version, figure 4a): the rows of a whole graph are one ragged message. Distribute copies a row to the wire of each of its
-  edges' kinds, Collect adds them up at the receivers, both by the instance's topology.
-* `flatmap` (arXiv version): each node is a message. Flatmap makes a message per outgoing edge, Cond chooses its kind's linear map, Group
-  gathers a receiver's messages. The state functions look edges up in tables (`ampjax.data.graphs.Graphs`), on columns of node numbers.
-
-Row vectors throughout; a node's initial state is its features, filled up with zeros.
+An instance is what `ampjax.data.graphs.GraphInstances.plain` gives: `x`, the features of the nodes, `edges`, and a target.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,210 +16,148 @@ import jax
 import jax.numpy as jnp
 
 import ampjax as amp
-from ampjax.data.graphs import Graphs
 from ampjax.errors import SettingsError
-from ampjax.ir.graph import Graph
-from ampjax.ir.wires import Wire
+from ampjax.nn import Linear
 
 
-@dataclass(frozen=True)
-class Network:
-    """The part that both tasks share: sizes, and the propagation of states over edges.
+def regression_spec(n_features: int, n_kinds: int) -> dict[str, Any]:
+    """What an instance of `ggnn_regression` looks like.
 
     Args:
+      n_features: Features of a node.
+      n_kinds: Kinds of edges.
+    """
+    return {"x": f"float32[v,{n_features}]", "edges": amp.Edges("v", kinds=n_kinds), "target": "float32[]"}
+
+
+def selection_spec(n_features: int, n_kinds: int) -> dict[str, Any]:
+    """What an instance of `ggnn_selection` looks like.
+
+    Args:
+      n_features: Features of a node.
+      n_kinds: Kinds of edges.
+    """
+    return {"x": f"float32[v,{n_features}]", "edges": amp.Edges("v", kinds=n_kinds), "answer": "float32[v,1]"}
+
+
+def init_regression(key: jax.Array, n_features: int, hidden: int = 100, n_kinds: int = 4) -> dict[str, Any]:
+    """Makes the parameters of `ggnn_regression`.
+
+    Args:
+      key: A PRNG key.
       n_features: Features of a node, F; at most `hidden`.
       hidden: Features of a node's state, H.
-      steps: Propagation steps, T.
       n_kinds: Kinds of directed edges; each has a linear map.
-      graphs: The tables of the `flatmap` encoding; without them the encoding is `collect`.
-      replicas: The number of copies of each edge map and of the gated unit, each for some instances.
-      copies: The number of copies of the whole network, each for some instances and on a worker of its own.
-      separate_gates: Whether the gated unit is three nodes, `update_gate`, `reset_gate` and `candidate`, which may be on workers of
-        their own (arXiv version, figure 7), or the single node `update`.
+
+    Returns:
+      By name: `edge0` ..., `update` and `readout`.
 
     Raises:
-      SettingsError: If a size is below 1, there are more features than `hidden`, or the graphs have another number of edge kinds.
+      SettingsError: If a size is below 1, or there are more features than `hidden`.
     """
-
-    n_features: int
-    hidden: int = 100
-    steps: int = 4
-    n_kinds: int = 4
-    graphs: Graphs | None = None
-    replicas: int = 1
-    copies: int = 1
-    separate_gates: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("n_features", "hidden", "steps", "n_kinds", "replicas", "copies"):
-            if getattr(self, name) < 1:
-                raise SettingsError(
-                    f"ggnn, `{name}`", "at least 1", f"{getattr(self, name)}", "Give a positive number."
-                )
-        if self.n_features > self.hidden:
-            raise SettingsError(
-                "ggnn, `hidden`", f"at least the {self.n_features} features", f"{self.hidden}", "Raise `hidden`."
-            )
-        if self.graphs is not None and self.graphs.n_kinds != self.n_kinds:
-            raise SettingsError(
-                "ggnn, `graphs`", f"{self.n_kinds} kinds of edges", f"{self.graphs}", "Make n_kinds and graphs agree."
-            )
-
-    def pump(self, name: str, features: int) -> Wire:
-        """Adds a pump with a row for each node, as `ampjax.data.graphs.GraphInstances` pumps it.
-
-        Args:
-          name: The pump's name.
-          features: Features of a row.
-
-        Returns:
-          The pump's wire.
-        """
-        fields = ("t",) if self.graphs is None else ("first", "node", "t")
-        return amp.pump(name, (features,), fields=fields, ragged=self.graphs is None)
-
-    def topology(self) -> Wire | None:
-        """Adds the pump of topologies that the encoding `collect` needs.
-
-        Returns:
-          Its wire; None in the encoding by messages.
-        """
-        return amp.topology("edges") if self.graphs is None else None
-
-    @property
-    def within(self) -> tuple[str, ...]:
-        """The fields that tell an instance's messages of one step apart."""
-        return ("instance",) if self.graphs is None else ("node",)
-
-    def propagate(self, x: Wire, edges: Wire | None) -> Wire:
-        """Propagates the nodes' features along edges for T steps.
-
-        Args:
-          x: Features `[F]` of the nodes.
-          edges: The topology, in the encoding `collect`; else None.
-
-        Returns:
-          The states `[H]` of the nodes.
-        """
-        edge_maps = [amp.ppt(f"edge{kind}", amp.nn.Linear(self.hidden, self.hidden)) for kind in range(self.n_kinds)]
-        sends = [amp.replicate(edge_map, self.replicas) for edge_map in edge_maps]
-        start = amp.npt("pad", Pad(self.hidden))(x)
-        h = amp.phi("h")
-        if edges is not None:
-            a = _collected(h, sends, edges)
-        else:
-            assert self.graphs is not None
-            a = _flatmapped(h, sends, self.graphs)
-        h_new = amp.isu(self._updated(a, h), lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
-        more, done = amp.cond(h_new, lambda s: s.t < self.steps)
-        h.connect(start, more)
-        return done
-
-    def _updated(self, a: Wire, h: Wire) -> Wire:
-        """The new states `[H]` from arrivals and states."""
-        join = (*self.within, "t")
-
-        def node(name: str, body: Any, *inputs: Wire) -> Wire:
-            return amp.replicate(amp.ppt(name, body, join=join), self.replicas)(*inputs)
-
-        if not self.separate_gates:
-            return node("update", GatedUnit(self.hidden), a, h)
-        z, r = (node(name, Gate(self.hidden), a, h) for name in ("update_gate", "reset_gate"))
-        return amp.npt("mix", _mix, join=join)(node("candidate", Candidate(self.hidden), a, h, r), h, z)
-
-    def per_graph(self, rows: Wire) -> Wire:
-        """Collects the rows of each graph's nodes.
-
-        Args:
-          rows: A row of each node.
-
-        Returns:
-          A ragged message for each graph.
-        """
-        if self.graphs is None:
-            return rows
-        sizes = self.graphs.sizes
-        return amp.group(rows, size=lambda s: sizes[s.first + s.node], name="nodes")
+    return _init(key, n_features, hidden, n_kinds) | {"readout": GatedReadout(hidden, n_features).init(key)}
 
 
-def ggnn_regression(network: Network, scale: float = 1.0) -> Graph:
-    """Makes a network that predicts a number for each graph: `sum_v sigmoid(i(h_v, x_v)) * j(h_v, x_v)`.
+def init_selection(key: jax.Array, n_features: int, hidden: int = 100, n_kinds: int = 4) -> dict[str, Any]:
+    """Makes the parameters of `ggnn_selection`.
+
+    Args:
+      key: A PRNG key.
+      n_features: Features of a node, F; at most `hidden`.
+      hidden: Features of a node's state, H.
+      n_kinds: Kinds of directed edges; each has a linear map.
+
+    Returns:
+      By name: `edge0` ..., `update` and `score`.
+
+    Raises:
+      SettingsError: As `init_regression`.
+    """
+    return _init(key, n_features, hidden, n_kinds) | {"score": Score(hidden, n_features).init(key)}
+
+
+def _init(key: jax.Array, n_features: int, hidden: int, n_kinds: int) -> dict[str, Any]:
+    for name, size in {"n_features": n_features, "hidden": hidden, "n_kinds": n_kinds}.items():
+        if size < 1:
+            raise SettingsError(f"ggnn, `{name}`", "at least 1", f"{size}", "Give a positive number.")
+    if n_features > hidden:
+        raise SettingsError("ggnn, `hidden`", f"at least the {n_features} features", f"{hidden}", "Raise `hidden`.")
+    cells = {f"edge{k}": Linear(hidden, hidden) for k in range(n_kinds)} | {"update": GatedUnit(hidden)}
+    return {name: cell.init(jax.random.fold_in(key, i)) for i, (name, cell) in enumerate(cells.items())}
+
+
+def propagated(p: Any, s: Any, steps: Any, replicas: int = 1) -> Any:
+    """Propagates the nodes' features along edges.
+
+    Args:
+      p: Parameters: `edge0` ... and `update`.
+      s: The instance: `x` and `edges`.
+      steps: Steps: a number, or an integer of the instance.
+      replicas: The number of copies of each edge map and of the gated unit, each for some instances.
+
+    Returns:
+      The nodes' states `[v, H]`.
+    """
+    hidden = p["edge0"]["w"].shape[0]
+
+    def node(name: str, cell: Any) -> Any:
+        return amp.node(name, replicas=replicas)(lambda *rows: cell(p[name], *rows))
+
+    sends = [node(name, Linear(hidden, hidden)) for name in p if name.startswith("edge")]
+    update = node("update", GatedUnit(hidden))
+
+    def step(_: Any, h: Any) -> Any:
+        return amp.map(update, amp.propagate(sends, s["edges"], h), h)
+
+    return amp.fori_loop(steps, step, amp.map(Pad(hidden), s["x"]))
+
+
+def ggnn_regression(p: Any, s: Any, steps: Any = 4, scale: float = 1.0, replicas: int = 1) -> Any:
+    """Predicts a number for each graph: `sum_v sigmoid(i(h_v, x_v)) * j(h_v, x_v)`: QM9.
 
     This is equation 7 of Li et al. without tanh, since it is a regression.
 
-    Pumps: `x` `[F]` for each node, `target` `()` for each graph, and `edges`, the topology, in the encoding `collect`.
-
     Args:
-      network: Sizes and encoding.
+      p: Parameters, as `init_regression` makes them.
+      s: The instance: `x` `[v, F]`, `edges`, `target` `()`.
+      steps: Propagation steps, T.
       scale: The factor of the metric `error`, the mean absolute error, from the targets' unit to that of the report.
+      replicas: The number of copies of each edge map and of the gated unit, each for some instances.
 
     Returns:
-      The graph, with the parameterised nodes `edge0` ..., `update` and `readout`, the loss `square` (half the squared error) with the
-      metric `error`, and the sink `prediction`.
+      Half the squared error, and the metric `error`; the output is `prediction`.
     """
-    with amp.Graph() as graph:
-        edges = network.topology()
-
-        def regression(x: Wire, target: Wire) -> None:
-            readout = GatedReadout(network.hidden, network.n_features)
-            rows = amp.ppt("readout", readout, join=network.within)(network.propagate(x, edges), x)
-            prediction = amp.reduce("sum", _sum, network.per_graph(rows))
-            amp.sink("prediction", prediction)
-            amp.loss("square", _Square(scale), join=("instance",))(prediction, target)
-
-        amp.replicate(regression, network.copies)(network.pump("x", network.n_features), amp.pump("target"))
-    return graph
+    readout = GatedReadout(p["edge0"]["w"].shape[0], s["x"].shape[1])
+    states = propagated(p, s, steps, replicas)
+    prediction = amp.sum(amp.map(lambda h, x: readout(p["readout"], h, x)[0], states, s["x"]))
+    amp.output("prediction", prediction)
+    difference = prediction - s["target"]
+    return 0.5 * difference**2, {"error": scale * jnp.abs(difference)}
 
 
-def ggnn_selection(network: Network) -> Graph:
-    """Makes a network that selects one node of each graph, by a softmax over the scores of its nodes (Li et al., section 3.2).
-
-    Pumps: `x` `[F]` for each node, `answer` `[1]` for each node (1 at the node to be selected, else 0), and `edges`, the topology, in the
-    encoding `collect`.
+def ggnn_selection(p: Any, s: Any, steps: Any = 2, replicas: int = 1) -> Any:
+    """Selects one node of each graph, by a softmax over the scores of its nodes (Li et al., section 3.2): bAbI task 15.
 
     Args:
-      network: Sizes and encoding.
+      p: Parameters, as `init_selection` makes them.
+      s: The instance: `x` `[v, F]`, `edges`, `answer` `[v, 1]`: 1 at the node to be selected, else 0.
+      steps: Propagation steps, T.
+      replicas: The number of copies of each edge map and of the gated unit, each for some instances.
 
     Returns:
-      The graph, with the parameterised nodes `edge0` ..., `update` and `score`, the loss `xent` (in nats) with the metric `accuracy`, and
-      the sink `scores`.
+      The cross entropy, in nats, and the metric `accuracy`: a hit needs a score above all others; the output is `scores`.
     """
-    with amp.Graph() as graph:
-        edges = network.topology()
+    cell = Score(p["edge0"]["w"].shape[0], s["x"].shape[1])
 
-        def selection(x: Wire, answer: Wire) -> None:
-            score = Score(network.hidden, network.n_features)
-            scores = amp.ppt("score", score, join=network.within)(network.propagate(x, edges), x)
-            amp.sink("scores", scores)
-            rows = amp.concat(scores, answer, join=network.within)
-            amp.loss("xent", _selected)(amp.reduce("softmax", _softmax, network.per_graph(rows)))
+    def scored(h: Any, x: Any, answer: Any) -> Any:
+        score = cell(p["score"], h, x)[0]
+        return score, score * answer[0], jnp.where(answer[0] > 0, -jnp.inf, score)
 
-        amp.replicate(selection, network.copies)(network.pump("x", network.n_features), network.pump("answer", 1))
-    return graph
-
-
-def _collected(h: Wire, sends: Sequence[Callable[..., Wire]], edges: Wire) -> Wire:
-    """What arrives at the nodes: one ragged message per graph, distributed to edge kinds and collected at receivers."""
-    wires = amp.distribute(h, edges, len(sends), name="senders")
-    return amp.collect([send(wire) for send, wire in zip(sends, wires, strict=True)], edges, name="receivers")
-
-
-def _flatmapped(h: Wire, sends: Sequence[Callable[..., Wire]], graphs: Graphs) -> Wire:
-    """What arrives at the nodes: a message per edge, grouped by receiver. The node's own message opens the group, which may be empty."""
-    out_ptr, out_degree, in_degree = graphs.out_ptr, graphs.out_degree, graphs.in_degree
-    receivers, kinds = graphs.receivers, graphs.kinds
-
-    def over_edge(s: Any, i: Any) -> Any:
-        edge = out_ptr[s.first + s.node] + i
-        return s.replace(node=receivers[edge], edge=edge)
-
-    sent = amp.flatmap(h, lambda s: out_degree[s.first + s.node], over_edge, name="senders")
-    wires = amp.cond(sent, lambda s: kinds[s.edge], len(sends), name="kind")
-    arrived = amp.phi("arrived", *(send(wire) for send, wire in zip(sends, wires, strict=True)))
-    received = amp.group(
-        arrived, by=("node", "t"), size=lambda s: in_degree[s.first + s.node], opener=h, name="receivers"
-    )
-    return amp.reduce("arrivals", _sum, received)
+    states = propagated(p, s, steps, replicas)
+    scores, of_answer, of_others = amp.map(scored, states, s["x"], s["answer"])
+    amp.output("scores", scores)
+    chosen = amp.sum(of_answer)
+    return amp.logsumexp(scores) - chosen, {"accuracy": chosen > amp.max(of_others)}
 
 
 @dataclass(frozen=True)
@@ -274,65 +207,7 @@ class GatedUnit:
           h: The state `[H]`.
         """
         z, r = jnp.split(jax.nn.sigmoid(_linear(params["gates"], a, h)), 2, axis=-1)
-        return _mix(jnp.tanh(_linear(params["candidate"], a, r * h)), h, z)
-
-
-@dataclass(frozen=True)
-class Gate:
-    """One of the gated unit's gates: `sigmoid([a; h] W)`.
-
-    Args:
-      hidden: H.
-    """
-
-    hidden: int
-
-    def init(self, key: jax.Array) -> dict[str, Any]:
-        """Makes the gate's parameters.
-
-        Args:
-          key: A PRNG key.
-
-        Returns:
-          `w [2H, H]` and `b`.
-        """
-        return _glorot(2 * self.hidden, self.hidden).init(key)
-
-    def __call__(self, params: Any, a: jax.Array, h: jax.Array) -> jax.Array:
-        """Arrivals `[H]` and state `[H]` to `[H]`.
-
-        Args:
-          params: As `init` gives them.
-          a: The sum of what arrived, `[H]`.
-          h: The state `[H]`.
-        """
-        return jax.nn.sigmoid(_linear(params, a, h))
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """The candidate for the new state in the gated unit: `tanh([a; r * h] U)`.
-
-    Args:
-      hidden: H.
-    """
-
-    hidden: int
-
-    def init(self, key: jax.Array) -> dict[str, Any]:
-        """Makes the candidate's parameters.
-
-        Args:
-          key: A PRNG key.
-
-        Returns:
-          `w [2H, H]` and `b`.
-        """
-        return _glorot(2 * self.hidden, self.hidden).init(key)
-
-    def __call__(self, params: Any, a: jax.Array, h: jax.Array, r: jax.Array) -> jax.Array:
-        """Arrivals, state and reset gate `[H]` to `[H]`."""
-        return jnp.tanh(_linear(params, a, r * h))
+        return (1 - z) * h + z * jnp.tanh(_linear(params["candidate"], a, r * h))
 
 
 @dataclass(frozen=True)
@@ -358,7 +233,7 @@ class GatedReadout:
         """
         hidden, gate, value = jax.random.split(key, 3)
         return {
-            "hidden": amp.nn.Linear(self.hidden + self.n_features, 2 * self.hidden, init_scale="he").init(hidden),
+            "hidden": Linear(self.hidden + self.n_features, 2 * self.hidden, init_scale="he").init(hidden),
             "gate": _glorot(self.hidden, 1).init(gate),
             "value": _glorot(self.hidden, 1).init(value),
         }
@@ -404,43 +279,9 @@ class Score:
         return _linear(params["out"], hidden) * jax.nn.sigmoid(_linear(params["gate"], h, x))
 
 
-@dataclass(frozen=True)
-class _Square:
-    """Half the squared error, and the scaled absolute one."""
-
-    scale: float
-
-    def __call__(self, prediction: jax.Array, target: jax.Array) -> Any:
-        difference = prediction[0] - target
-        return 0.5 * difference**2, {"error": self.scale * jnp.abs(difference)}
-
-
-def _sum(rows: jax.Array, segment_ids: jax.Array, n_segments: int) -> jax.Array:
-    return jax.ops.segment_sum(rows, segment_ids, n_segments)
-
-
-def _softmax(rows: jax.Array, segment_ids: jax.Array, n_segments: int) -> jax.Array:
-    """Rows of score and answer `[r, 2]` to cross entropy and hit `[n_segments, 2]`; a hit needs a score above all others."""
-    score, answer = rows[:, 0], rows[:, 1]
-    top = jax.lax.stop_gradient(jnp.maximum(jax.ops.segment_max(score, segment_ids, n_segments), -1e30))
-    exps = jnp.exp(score - top.at[segment_ids].get(mode="clip"))
-    log_sum = top + jnp.log(jnp.maximum(_sum(exps, segment_ids, n_segments), 1e-30))
-    chosen = _sum(score * answer, segment_ids, n_segments)
-    others = jax.ops.segment_max(jnp.where(answer > 0, -jnp.inf, score), segment_ids, n_segments)
-    return jnp.stack([log_sum - chosen, jax.lax.stop_gradient((chosen > others).astype(rows.dtype))], axis=-1)
-
-
-def _selected(row: jax.Array) -> Any:
-    return row[0], {"accuracy": (row[1], 1.0)}
-
-
-def _mix(candidate: jax.Array, h: jax.Array, z: jax.Array) -> jax.Array:
-    return (1 - z) * h + z * candidate
-
-
 def _linear(params: Any, *inputs: jax.Array) -> jax.Array:
     return jnp.concatenate(inputs, axis=-1) @ params["w"] + params["b"]
 
 
-def _glorot(n_in: int, n_out: int) -> amp.nn.Linear:
-    return amp.nn.Linear(n_in, n_out, init_scale="glorot")
+def _glorot(n_in: int, n_out: int) -> Linear:
+    return Linear(n_in, n_out, init_scale="glorot")

@@ -10,64 +10,65 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 import ampjax as amp
-from ampjax.data.permutation import MOST, N_DIGITS, N_PLACES, powers
+from ampjax.data.permutation import N_DIGITS, N_PLACES
 from ampjax.errors import SettingsError
-from ampjax.ir.graph import Graph
-from ampjax.ir.wires import Wire
+from ampjax.models.layers.linear import linear
 from ampjax.models.layers.losses import labelled_cross_entropy
+from ampjax.nn import Linear
+
+SPEC = {"digits": f"int32[{N_PLACES}]", "order": "int32[t]", "label": "int32[]"}
+"""What an instance looks like; `ampjax.data.permutation.plain` gives such instances."""
 
 
-def permutation(n_operations: int = 8, hidden: int = 128, replicas: int = 1, copies: int = 1) -> Graph:
-    """Makes a network in which a state passes each operation `h <- relu(h W_k + b_k)` once, in its own order, and is classified.
-
-    The state field `way` holds the order as a number in base K, and `t` the step: the Cond before the operations reads the digit number `t`
-    of `way`, an Isu counts `t` up. The pumps are those of `ampjax.data.permutation.ShuffledRows`.
+def init(key: jax.Array, n_operations: int = 8, hidden: int = 128) -> dict[str, Any]:
+    """Makes the parameters.
 
     Args:
+      key: A PRNG key.
       n_operations: Operations, K.
       hidden: Features of the state.
-      replicas: The number of copies of each operation, each for some instances.
-      copies: The number of copies of the whole network, each for some instances and on a worker of its own.
 
     Returns:
-      The graph, with the parameterised nodes `embed`, `operation0`, `operation1`, ... (or `operation0/0` ...) and `output`, and the loss
-      `xent` with the metric `accuracy`.
+      `embed` `[6, 10, H]`: a table for each place of a digit, normal, so that their sum has variance 1; `operation0`, `operation1`, ...
+      and `output`: linear layers.
 
     Raises:
-      SettingsError: If a size is below 1, or there are more than 12 operations.
+      SettingsError: If a size is below 1.
     """
-    if not 1 <= n_operations <= MOST or min(hidden, replicas, copies) < 1:
+    if min(n_operations, hidden) < 1:
         raise SettingsError(
-            "permutation, sizes",
-            f"1 to {MOST} operations, at least 1 feature, 1 replica and 1 copy",
-            f"{n_operations}, {hidden}, {replicas} and {copies}",
-            "Change them.",
+            "permutation, sizes", "at least 1 operation and 1 feature", f"{n_operations} and {hidden}", "Change them."
         )
-    places = powers(n_operations)
+    keys, operation = jax.random.split(key, n_operations + 2), Linear(hidden, hidden, init_scale="he")
+    return {
+        "embed": jax.random.normal(keys[0], (N_PLACES, N_DIGITS, hidden), jnp.float32) * N_PLACES**-0.5,
+        "output": Linear(hidden, N_DIGITS).init(keys[1]),
+        **{f"operation{k}": operation.init(keys[2 + k]) for k in range(n_operations)},
+    }
 
-    def next_operation(s: Any) -> Any:
-        return s.way // places[np.clip(s.t, 0, n_operations - 1)] % n_operations
 
-    def network(digits: Wire, label: Wire) -> None:
-        h = amp.phi("h")
-        results = []
-        for k, wire in enumerate(amp.cond(h, next_operation, n_operations)):
-            operation = amp.ppt(f"operation{k}", amp.nn.Linear(hidden, hidden, init_scale="he"))
-            results.append(amp.npt(f"relu{k}", jax.nn.relu)(amp.replicate(operation, replicas)(wire)))
-        done = amp.isu(amp.phi("done", *results), lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
-        more, last = amp.cond(done, lambda s: s.t < n_operations)
-        h.connect(amp.ppt("embed", embed, params=digit_tables(hidden))(digits), more)
-        logits = amp.ppt("output", amp.nn.Linear(hidden, N_DIGITS))(last)
-        amp.loss("xent", labelled_cross_entropy, join=("instance",))(logits, label)
+def permutation(p: Any, s: Any, replicas: int = 1) -> jax.Array:
+    """A state goes through each operation `h <- relu(h W_k + b_k)` once, in its own order, and is classified.
 
-    with amp.Graph() as graph:
-        digits = amp.pump("digits", (N_PLACES,), "int32", ("t", "way"))
-        label = amp.pump("label", (), "int32")
-        amp.replicate(network, copies)(digits, label)
-    return graph
+    Args:
+      p: The parameters.
+      s: `digits` `[6]`, `order` `[t]`: the operations' numbers, and `label` `[]`.
+      replicas: The number of copies of each operation, each for some instances.
+
+    Returns:
+      The cross entropy, in nats.
+    """
+
+    def operation(name: str) -> Any:
+        return amp.node(name, replicas=replicas)(lambda h: jax.nn.relu(linear(p[name], h)))
+
+    choices = [operation(name) for name in p if name.startswith("operation")]
+    h, _ = amp.scan(lambda h, k: (amp.switch(k, choices, h), None), embed(p["embed"], s["digits"]), s["order"])
+    loss, metrics = labelled_cross_entropy(linear(p["output"], h), s["label"])
+    amp.metric("accuracy", *metrics["accuracy"])
+    return loss
 
 
 def embed(tables: jax.Array, digits: jax.Array) -> jax.Array:
@@ -81,16 +82,3 @@ def embed(tables: jax.Array, digits: jax.Array) -> jax.Array:
       `[..., H]`.
     """
     return tables[jnp.arange(N_PLACES), digits].sum(axis=-2)
-
-
-def digit_tables(hidden: int) -> Any:
-    """Makes the initialiser of the tables of `embed`: normal, so that their sum has variance 1.
-
-    Args:
-      hidden: Features of a vector.
-
-    Returns:
-      From a PRNG key to `[6, 10, hidden]`.
-    """
-    shape = (N_PLACES, N_DIGITS, hidden)
-    return lambda key: jax.random.normal(key, shape, jnp.float32) * N_PLACES**-0.5

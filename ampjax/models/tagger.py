@@ -25,7 +25,6 @@ from ampjax.ir.graph import Graph
 from ampjax.ir.state import State, StateFn
 from ampjax.ir.wires import Wire
 from ampjax.models.layers.host_rows import table_of
-from ampjax.models.tree_lstm import look_up
 from ampjax.nn import ChosenEmbed
 from ampjax.sparse import Table
 
@@ -106,12 +105,12 @@ def tagger(
     rows = None if table is None else table_of("tagger", table, n_words, sizes.word)
 
     def network(words: Wire, characters: Wire, labels: Wire) -> None:
-        char_embed = amp.ppt("char_embed", look_up, params=random_table(n_characters, sizes.char))
+        char_embed = amp.ppt("char_embed", amp.look_up, params=random_table(n_characters, sizes.char))
         inputs = _inputs("char_input", char_embed(characters), sizes.char, sizes.char_hidden)
         (_, spelled), (_, spelled_back) = _both_ways("char", inputs, "c", sizes.char_hidden)
 
         rare, frequent = amp.cond(words, lambda s: s.rare == 1)
-        body, initial = (look_up, random_table(n_words, sizes.word)) if rows is None else (rows, None)
+        body, initial = (amp.look_up, random_table(n_words, sizes.word)) if rows is None else (rows, None)
         embed = amp.ppt("embed", body, params=initial, min_update_interval=embedding_interval)
         spell = amp.npt("spell", _spell, join=("t",))
         vectors = amp.phi("vectors", embed(frequent), spell(rare, spelled, spelled_back))

@@ -1,4 +1,4 @@
-"""Binary Tree-LSTMs for the sentiment treebank (AMPNet section 6 and B.3).
+"""Binary Tree-LSTMs for the sentiment treebank (AMPNet section 6 and B.3), as functions of one tree.
 
 Two cells. `fold` is TensorFlow Fold's (Looks et al. 2017), which AMPNet's B.3 names: one linear map for all gates, forget bias 1, recurrent
 dropout on the candidate (Semeniuta et al. 2016). `tai` is that of Tai et al. 2015: leaves without input gate, forget bias 0. Leaf and
@@ -18,12 +18,13 @@ import optax
 import ampjax as amp
 from ampjax.data.sst import N_CLASSES
 from ampjax.errors import SettingsError
-from ampjax.ir.graph import Graph
-from ampjax.ir.wires import Wire
+from ampjax.models.layers.drawing import drawing
 from ampjax.models.layers.dropout import dropout
-from ampjax.models.layers.host_rows import table_of
-from ampjax.nn import ChosenEmbed
+from ampjax.models.layers.host_rows import check_table
 from ampjax.sparse import Table
+
+SPEC = {"tree": amp.Tree("int32[v]", "int32[v]", {"word": "int32[v]", "label": "int32[v]"})}
+"""What an instance looks like; `ampjax.data.sst.plain` gives such instances. Branches have a word, too, which nobody reads."""
 
 
 @dataclass(frozen=True)
@@ -97,12 +98,11 @@ class Cells:
         i, j, o = jnp.split(gates, 3, axis=-1)
         return self._state(jax.nn.sigmoid(i) * dropout(key, jnp.tanh(j), self.keep), o)
 
-    def branch(self, params: Any, _: jax.Array, left: jax.Array, right: jax.Array, key: Any = None) -> jax.Array:
+    def branch(self, params: Any, left: jax.Array, right: jax.Array, key: Any = None) -> jax.Array:
         """Computes the state of a node with two children.
 
         Args:
           params: As `init_branch` gives them.
-          _: The branch's own message, which has no payload to read.
           left: The state `[2H]` of the left child.
           right: The state `[2H]` of the right child.
           key: A PRNG key for dropout; None in inference.
@@ -148,102 +148,82 @@ class Cells:
         return jnp.concatenate([jax.nn.sigmoid(o) * jnp.tanh(c), c], axis=-1)
 
 
-def tree_lstm(
+def init(
+    key: jax.Array,
     n_words: int,
-    cells: Cells = Cells(),
-    embedding_interval: int | None = None,
-    embedding_tx: optax.GradientTransformation | None = None,
-    vectors: Callable[[jax.Array], jax.Array] | None = None,
-    *,
-    replicas: int = 1,
-    copies: int = 1,
-    table: Table | ChosenEmbed | None = None,
-) -> Graph:
-    """Makes a Tree-LSTM that classifies every node of a tree; the pumps are those of `ampjax.data.sst.TreeInstances`.
-
-    A message's state says where it goes. When a tree node's `[2H]` has been computed, an Isu swaps `at` and `up` of its message, which is then
-    `at` the parent. There the branch cell joins it with its sibling and with the branch's own pumped message, and the result has the state of
-    the latter.
+    cells: Cells,
+    vectors: Callable[[jax.Array], jax.Array] | Table | None = None,
+) -> dict[str, Any]:
+    """Makes the parameters.
 
     Args:
+      key: A PRNG key.
       n_words: Words in the vocabulary.
       cells: Cells and sizes.
-      embedding_interval: `min_update_interval` of the embedding; by default the trainer's.
-      embedding_tx: The embedding's optax transform; by default the trainer's.
-      vectors: From a PRNG key to the initial table `[n_words, E]`; by default uniform within 0.05.
-      replicas: The number of copies of `leaf` and of `branch`, each for some instances (figure 4b).
-      copies: The number of copies of the whole network, each for some instances and on a worker of its own.
-      table: The word vectors `[n_words, E]`, in host memory and with an optimizer of their own, in place of `vectors` and
-        `embedding_tx`; None keeps them on a device. Or what `amp.nn.choose_embed` has chosen.
+      vectors: From a PRNG key to the initial word vectors `[n_words, E]`, by default uniform within 0.05; or a table of them, in host memory
+        and with an optimizer of their own.
 
     Returns:
-      The graph, with the parameterised nodes `embed`, `leaf` and `branch` (or `leaf/0` ...) and `classify`, the loss `xent` with the
-      metrics `accuracy` (over all nodes) and `root_accuracy`, and the sinks `logits` and `root` (the root's state).
+      `embed`, `leaf`, `branch` and `classify`.
 
     Raises:
-      SettingsError: If `n_words`, `replicas` or `copies` is below 1, or the table has another shape or is combined with `vectors` or
-        `embedding_tx`.
+      SettingsError: If `n_words` is below 1, or the table has another shape.
     """
     if n_words < 1:
         raise SettingsError("tree_lstm, `n_words`", "at least 1", f"{n_words}", "Give the vocabulary's size.")
-    for name, value in (("replicas", replicas), ("copies", copies)):
-        if value < 1:
-            raise SettingsError(f"tree_lstm, `{name}`", "at least 1", f"{value}", "1 is no replication.")
-    fields, uses_key = ("at", "up", "side"), cells.keep < 1
-    if table is not None and (vectors is not None or embedding_tx is not None):
-        got = "`vectors`" if vectors is not None else "`embedding_tx`"
-        raise SettingsError("tree_lstm, `table`", "no vectors or transform beside it", got, "Give both to the table.")
-    if table is not None:
-        body, initial = table_of("tree_lstm", table, n_words, cells.embedding), None
+    keys = jax.random.split(key, 4)
+    if isinstance(vectors, Table):
+        check_table("tree_lstm", vectors, n_words, cells.embedding)
+        embed: Any = vectors
     else:
-        body, initial = look_up, vectors if vectors is not None else uniform_table(n_words, cells.embedding)
-
-    def network(words: Wire, branches: Wire, labels: Wire) -> None:
-        embed = amp.ppt("embed", body, params=initial, min_update_interval=embedding_interval, tx=embedding_tx)
-        leaf = amp.ppt("leaf", cells.leaf, params=cells.init_leaf, rng=uses_key and cells.kind == "fold")
-        leaves = amp.replicate(leaf, replicas)(embed(words))
-        node = amp.phi("node")
-        left, right, root = amp.cond(node, lambda s: s.side, 3)
-        amp.sink("root", root)
-        left, right = (amp.isu(child, _swap, _swap) for child in (left, right))
-        branch = amp.ppt(
-            "branch", cells.branch, params=cells.init_branch, join=("at",), rng=uses_key and cells.kind == "fold"
-        )
-        node.connect(leaves, amp.replicate(branch, replicas)(branches, left, right))
-        logits = amp.ppt("classify", cells.classify, params=cells.init_classify, rng=uses_key)(node)
-        amp.sink("logits", logits)
-        amp.loss("xent", _loss)(logits, labels)
-
-    with amp.Graph() as graph:
-        words = amp.pump("words", (), "int32", fields)
-        branches = amp.pump("branches", (), "int32", fields)
-        labels = amp.pump("labels", (2,), "int32", fields)
-        amp.replicate(network, copies)(words, branches, labels)
-    return graph
+        embed = (vectors or uniform_table(n_words, cells.embedding))(keys[0])
+    return {
+        "embed": embed,
+        "leaf": cells.init_leaf(keys[1]),
+        "branch": cells.init_branch(keys[2]),
+        "classify": cells.init_classify(keys[3]),
+    }
 
 
-def _swap(s: Any) -> Any:
-    return s.replace(at=s.up, up=s.at)
-
-
-def look_up(table: jax.Array, number: jax.Array) -> jax.Array:
-    """Reads a row of a table; numbers outside the table are clipped.
+def tree_lstm(cells: Cells, replicas: int = 1) -> Callable[[Any, Any], jax.Array]:
+    """Makes the model, which classifies every node of a tree.
 
     Args:
-      table: `[n, E]`.
-      number: An integer.
+      cells: Cells and sizes.
+      replicas: The number of copies of `leaf` and of `branch`, each for some instances (figure 4b).
 
     Returns:
-      `[E]`.
+      A function of parameters and an instance to the summed cross entropy of all nodes, in nats; with the metrics `accuracy` (over all
+      nodes) and `root_accuracy`, and the outputs `logits` and `root` (the root's state).
     """
-    return table.at[number].get(mode="clip")
+    draws = cells.keep < 1
 
+    def node(name: str, function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+        return function if replicas == 1 else amp.node(name, replicas=replicas)(function)
 
-def _loss(logits: jax.Array, label: jax.Array) -> Any:
-    """Cross entropy of one node, in nats; `label` holds the class and whether the node is a root."""
-    hit = (jnp.argmax(logits) == label[0]).astype(jnp.float32)
-    metrics = {"accuracy": (hit, 1.0), "root_accuracy": (hit * label[1], label[1].astype(jnp.float32))}
-    return optax.softmax_cross_entropy_with_integer_labels(logits, label[0]), metrics
+    def model(p: Any, s: Any) -> jax.Array:
+        tree = s["tree"]
+        leaf = node("leaf", lambda x: drawing(draws, cells.leaf, p["leaf"], x))
+        branch = node("branch", lambda left, right: drawing(draws, cells.branch, p["branch"], left, right))
+
+        def score(state: jax.Array, value: Any, parent: jax.Array) -> jax.Array:
+            logits = drawing(draws, cells.classify, p["classify"], state)
+            amp.output("logits", logits)
+            hit, is_root = (jnp.argmax(logits) == value["label"]).astype(jnp.float32), parent < 0
+            amp.metric("accuracy", hit)
+            amp.metric("root_accuracy", hit * is_root, is_root)
+            return optax.softmax_cross_entropy_with_integer_labels(logits, value["label"])
+
+        states, root = amp.fold_tree(
+            lambda value: leaf(amp.look_up(p["embed"], value["word"])),
+            lambda _, left, right: branch(left, right),
+            tree,
+            arity=2,
+        )
+        amp.output("root", root)
+        return amp.sum(amp.map(score, states, tree.value, tree.parent))
+
+    return model
 
 
 def _linear(key: jax.Array, n_in: int, n_out: int) -> dict[str, jax.Array]:

@@ -128,9 +128,9 @@ def require_like(node: str, wanted: Any, value: Any) -> None:
             "Start from `trainer.params` and change values.",
         )
     for leaf, old, new in _leaves(node, wanted, value):
-        if jnp.shape(old) != jnp.shape(new):
+        if np.shape(old) != np.shape(new):
             raise ParameterError(
-                leaf, f"shape {jnp.shape(old)}", f"{jnp.shape(new)}", "Give arrays of the node's shapes."
+                leaf, f"shape {np.shape(old)}", f"{np.shape(new)}", "Give arrays of the node's shapes."
             )
 
 

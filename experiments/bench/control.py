@@ -15,7 +15,6 @@ from rich.console import Console
 from ampjax.data.list_reduction import MAX_LENGTH, Sequences, generate
 from ampjax.drivers.issue_queue import AHEAD
 from ampjax.ir.instances import Subset
-from ampjax.models.rnn import list_reduction_rnn
 from ampjax.plan.affinity import assign
 from ampjax.plan.planner import make_plan
 from ampjax.sched.decisions.policy import largest
@@ -23,6 +22,7 @@ from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
 from ampjax.sched.scheduler import Scheduler
 from ampjax.unfold.unfolder import Unfolder
 from ampjax.utils.text_tables import compact
+from experiments.by_hand.rnn_graph import list_reduction_rnn
 from experiments.common import require_positive
 from experiments.records import append
 

@@ -23,7 +23,6 @@ from ampjax.engine.executor import Executor
 from ampjax.engine.parameters import NodeTraining
 from ampjax.errors import SettingsError
 from ampjax.ir.instances import Subset
-from ampjax.models.rnn import list_reduction_rnn
 from ampjax.plan.affinity import assign
 from ampjax.plan.passes import Pass
 from ampjax.plan.planner import make_plan
@@ -35,6 +34,7 @@ from ampjax.trace.trace import Trace
 from ampjax.train.initial_params import initial_params
 from ampjax.utils.text_tables import compact
 from experiments.bench.issued import Call, keeping, repeat
+from experiments.by_hand.rnn_graph import list_reduction_rnn
 from experiments.records import append
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,10 +15,9 @@ from rich.console import Console
 
 import ampjax as amp
 from ampjax.errors import SettingsError
-from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Instances, Messages
 from ampjax.utils.text_tables import compact
-from experiments.bench.front_end_pairs import PAIRS, Amount, Pair
+from experiments.bench.front_end_pairs import PAIRS, Amount, Pair, alike
 from experiments.records import append
 
 
@@ -162,10 +161,3 @@ def timed(run: Callable[[], Any]) -> tuple[float, float]:
     wall, processor = time.perf_counter(), time.process_time()
     run()
     return time.perf_counter() - wall, time.process_time() - processor
-
-
-def alike(graph: Graph, compiled: Graph) -> None:
-    """Gives nodes of a compiled graph the options that those of the same name have in another: the transform and the interval."""
-    for name, node in compiled.parameterised.items():
-        options = graph.nodes[name].options
-        node.options = replace(node.options, tx=options.tx, min_update_interval=options.min_update_interval)

@@ -18,20 +18,25 @@ from ampjax.data.graphs import GraphInstances
 from ampjax.frontend.compile_model import Compiled
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import InstanceList, Instances
-from ampjax.models import act, ggnn, mixture
+from ampjax.models import act, ggnn, mixture, tree_lstm
+from ampjax.models import permutation as permutation_model
 from ampjax.models.functions import (
-    act_function,
-    ggnn_function,
     mixture_function,
-    permutation_function,
-    rnn_function,
     tagger_function,
-    tree_lstm_function,
 )
+from ampjax.models.rnn import list_reduction_rnn
 from ampjax.models.tagger import Sizes
-from ampjax.models.tree_lstm import Cells
 from ampjax.train.settings import Settings
+from experiments import babi15 as babi15_experiment
+from experiments import qm9 as qm9_experiment
 from experiments.bench.ours import set_up
+from experiments.by_hand import rnn_graph
+from experiments.by_hand.act_graph import act_rnn
+from experiments.by_hand.ggnn_graph import Network, ggnn_regression, ggnn_selection
+from experiments.by_hand.permutation_graph import ShuffledRows
+from experiments.by_hand.permutation_graph import permutation as permutation_graph
+from experiments.by_hand.tree_lstm_graph import tree_lstm as tree_lstm_graph
+from experiments.sentiment import chosen_cells
 
 KEY = jax.random.key(0)
 
@@ -78,34 +83,36 @@ class Pair:
     params: Mapping[str, Any] | None = None
 
 
-def _experiment(name: str, n_train: int, amount: Amount, **arguments: Any) -> Any:
-    """An experiment's task: its graph, settings and optimizer."""
+def _set_up(name: str, n_train: int, amount: Amount, **arguments: Any) -> tuple[Any, Any]:
+    """An experiment's options, and its task: its graph, settings and optimizer."""
     has_files = name in ("sentiment", "wikiner", "qm9")
     own = {"data_dir": amount.data_dir, "synthetic": amount.synthetic} if has_files else {}
-    return set_up(name, amount.of(n_train), **own, **arguments)[1]
+    return set_up(name, amount.of(n_train), **own, **arguments)
 
 
 def _sequences(amount: Amount, batch: int | None = None) -> Pair:
     """List reduction, single or in buckets."""
     keys = {} if batch else {"single": True}
-    task = _experiment("list-reduction", 20_000 if batch else 5000, amount, max_active_keys=16 if batch else 64, **keys)
-    function = rnn_function
-    compiled = amp.compile(function.list_reduction, function.init(KEY), function.spec(batch))
-    data = task.train.data
-    if batch:
-        return _pair(task, compiled, lambda: list_reduction.Buckets(data, batch).plain())
-    return _pair(task, compiled, lambda: list_reduction.plain(data))
+    options, task = _set_up(
+        "list-reduction", 20_000 if batch else 5000, amount, max_active_keys=16 if batch else 64, **keys
+    )
+    data, _ = list_reduction.splits(options.n_train, options.n_valid, 0)
+    adapter = lambda: list_reduction.Buckets(data, batch) if batch else list_reduction.Sequences(data)
+    plain = lambda: list_reduction.Buckets(data, batch).plain() if batch else list_reduction.plain(data)
+    graph = alike(task.graph, rnn_graph.list_reduction_rnn(batch=batch))
+    return Pair(graph, adapter, list_reduction_rnn(batch=batch), plain, task.settings, task.tx)
 
 
 def _trees(amount: Amount, kind: str) -> Pair:
     """A Tree-LSTM; `keep` is 1."""
     best = {"policy": "wavefront", "min_admission": 64, "min_update_interval": 1150, "max_active_keys": 64}
-    task = _experiment("sentiment", 2000, amount, cell=kind, keep=1.0, **best)
-    trees = _first(task.train._data.data, len(task.train))
-    cells = Cells(kind, 300, 150 if kind == "tai" else 300, 1.0)
-    params = tree_lstm_function.init(KEY, len(trees.vocabulary), cells)
-    compiled = amp.compile(tree_lstm_function.tree_lstm(cells), params, tree_lstm_function.SPEC)
-    return replace(_pair(task, compiled, lambda: sst.plain(trees)), adapter=lambda: sst.TreeInstances(trees))
+    options, task = _set_up("sentiment", 2000, amount, cell=kind, keep=1.0, **best)
+    train, _ = sst.synthetic() if amount.synthetic else sst.load(options.data_dir)
+    trees, cells = _first(train, len(task.train)), chosen_cells(options)
+    n_words = len(trees.vocabulary)
+    compiled = amp.compile(tree_lstm.tree_lstm(cells), tree_lstm.init(KEY, n_words, cells), tree_lstm.SPEC)
+    graph, plain = alike(task.graph, tree_lstm_graph(n_words, cells)), lambda: sst.plain(trees)
+    return Pair(graph, lambda: sst.TreeInstances(trees), compiled, plain, task.settings, task.tx)
 
 
 def _first(trees: sst.Trees, n: int) -> sst.Trees:
@@ -117,7 +124,7 @@ def _first(trees: sst.Trees, n: int) -> sst.Trees:
 def _sentences(amount: Amount) -> Pair:
     """The tagger, without noise."""
     best = {"min_admission": 64, "max_dispatch_size": 2048, "batch": 32, "max_active_keys": 64, "noise": 0.0}
-    task = _experiment("wikiner", 640, amount, **best)
+    _, task = _set_up("wikiner", 640, amount, **best)
     sentences = task.train.data
     counts = len(sentences.vocabulary.words) or 1, len(sentences.vocabulary.characters)
     params = tagger_function.init(KEY, *counts, Sizes(noise=0))
@@ -128,10 +135,12 @@ def _sentences(amount: Amount) -> Pair:
 def _shuffles(amount: Amount) -> Pair:
     """Operations in an order of each instance's own."""
     best = {"min_admission": 2048, "max_dispatch_size": 1024, "max_active_keys": 8192}
-    task = _experiment("permutation", 8192, amount, **best)
-    data = task.train.data
-    compiled = amp.compile(permutation_function.permutation, permutation_function.init(KEY), permutation_function.SPEC)
-    return _pair(task, compiled, lambda: permutation.plain(data))
+    _, task = _set_up("permutation", 8192, amount, **best)
+    data = permutation.generate(len(task.train))
+    params = permutation_model.init(KEY)
+    compiled = amp.compile(permutation_model.permutation, params, permutation_model.SPEC)
+    graph = alike(task.graph, permutation_graph())
+    return Pair(graph, lambda: ShuffledRows(data), compiled, lambda: permutation.plain(data), task.settings, task.tx)
 
 
 def _pair(task: Any, compiled: Compiled, plain: Callable[[], Sequence[Any]]) -> Pair:
@@ -156,30 +165,29 @@ def _experts(amount: Amount, top: int) -> Pair:
 
 def _molecules(amount: Amount) -> Pair:
     """QM9's gated graph network."""
-    task = _experiment("qm9", 1000, amount)
-    data = task.train
-    params = ggnn_function.init_ggnn(KEY, {"readout": ggnn.GatedReadout(100, qm9.N_FEATURES)}, 100, qm9.N_KINDS)
-    compiled = amp.compile(
-        ggnn_function.ggnn_regression, params, ggnn_function.regression_spec(qm9.N_FEATURES, qm9.N_KINDS)
-    )
-    return _of_graphs(task, data, compiled)
+    options, task = _set_up("qm9", 1000, amount)
+    params = ggnn.init_regression(KEY, qm9.N_FEATURES)
+    compiled = amp.compile(ggnn.ggnn_regression, params, ggnn.regression_spec(qm9.N_FEATURES, qm9.N_KINDS))
+    graph = ggnn_regression(Network(qm9.N_FEATURES))
+    return _of_graphs(task, graph, qm9_experiment.data(options)(0).train, compiled)
 
 
 def _questions(amount: Amount) -> Pair:
     """BAbI task 15's gated graph network, on generated graphs."""
-    task = _experiment("babi15", 1000, amount, epochs=1)
-    data = replace(task.train.supply, ids=task.train.supply.ids[: task.train.n])
-    params = ggnn_function.init_ggnn(KEY, {"score": ggnn.Score(5, 1)}, 5, babi15.N_KINDS)
-    spec = ggnn_function.selection_spec(1, babi15.N_KINDS)
-    return _of_graphs(task, data, amp.compile(ggnn_function.ggnn_selection, params, spec))
+    options, task = _set_up("babi15", 1000, amount, epochs=1)
+    questions, *_ = babi15_experiment.data(options, 0)
+    params = ggnn.init_selection(KEY, 1, 5)
+    compiled = amp.compile(ggnn.ggnn_selection, params, ggnn.selection_spec(1, babi15.N_KINDS))
+    graph = ggnn_selection(Network(1, 5, 2))
+    return _of_graphs(task, graph, questions.instances(0, len(task.train)), compiled)
 
 
-def _of_graphs(task: Any, data: GraphInstances, compiled: Compiled) -> Pair:
+def _of_graphs(task: Any, graph: Graph, data: GraphInstances, compiled: Compiled) -> Pair:
     def fresh() -> GraphInstances:
         """The same graphs, without what was made of them before."""
         return replace(data, graphs=replace(data.graphs))
 
-    return replace(_pair(task, compiled, lambda: fresh().plain()), adapter=fresh)
+    return Pair(alike(task.graph, graph), fresh, compiled, lambda: fresh().plain(), task.settings, task.tx)
 
 
 def _pondering(amount: Amount) -> Pair:
@@ -189,7 +197,7 @@ def _pondering(amount: Amount) -> Pair:
         {"x": rng.normal(size=(int(n), 32)).astype(np.float32), "label": np.int32(n % 2)}
         for n in rng.integers(1, 10, amount.of(500))
     ]
-    compiled = amp.compile(act_function.act_rnn(sizes), act_function.init(KEY, sizes), act_function.spec(sizes))
+    compiled = amp.compile(act.act_rnn(sizes), act.init(KEY, sizes), act.spec(sizes))
 
     def columns(one: Mapping[str, Any]) -> Any:
         n, zero = len(one["x"]), np.zeros(1, np.int64)
@@ -198,7 +206,23 @@ def _pondering(amount: Amount) -> Pair:
 
     settings = Settings(max_active_keys=64, min_update_interval=512, max_dispatch_size=512, policy="wavefront")
     adapter = lambda: InstanceList([columns(one) for one in plain])
-    return Pair(act.act_rnn(sizes), adapter, compiled, lambda: plain, settings, optax.adam(1e-3))
+    return Pair(act_rnn(sizes), adapter, compiled, lambda: plain, settings, optax.adam(1e-3))
+
+
+def alike(graph: Graph, other: Graph) -> Graph:
+    """Gives nodes of a graph the options that those of the same name have in another: the transform and the interval.
+
+    Args:
+      graph: Whose nodes' options are taken.
+      other: Whose nodes get them; it has no others than `graph` has.
+
+    Returns:
+      `other`.
+    """
+    for name, node in other.parameterised.items():
+        options = graph.nodes[name].options
+        node.options = replace(node.options, tx=options.tx, min_update_interval=options.min_update_interval)
+    return other
 
 
 PAIRS: Mapping[str, Callable[[Amount], Pair]] = {

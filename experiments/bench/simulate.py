@@ -11,9 +11,9 @@ from typing import Any
 
 from rich.console import Console
 
-from ampjax.models.rnn import list_reduction_rnn
 from ampjax.simulation.simulate import Simulation, simulate
 from ampjax.utils.text_tables import compact
+from experiments.by_hand.rnn_graph import list_reduction_rnn
 from experiments.common import require_positive
 from experiments.machines import NAMES, Name, model, single_sequences
 from experiments.records import append

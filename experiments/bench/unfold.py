@@ -15,7 +15,6 @@ from ampjax.data import sst
 from ampjax.drivers.controller import batches_of
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Instances
-from ampjax.models.rnn import list_reduction_rnn
 from ampjax.plan.affinity import assign
 from ampjax.plan.planner import make_plan
 from ampjax.sched.dry_run import dry_run
@@ -23,6 +22,7 @@ from ampjax.unfold.demand import messages
 from ampjax.unfold.programs import Programs
 from ampjax.unfold.unfolder import Unfolder
 from ampjax.utils.text_tables import compact
+from experiments.by_hand.rnn_graph import list_reduction_rnn
 from experiments.common import require_positive
 from experiments.machines import model, single_sequences
 from experiments.records import append
@@ -118,7 +118,8 @@ def weight(programs: Programs, count: int) -> dict[str, Any]:
 
 def whole_treebank(folder: Path) -> dict[str, Any]:
     """All training trees of the treebank, 256 together."""
-    from ampjax.models.tree_lstm import Cells, tree_lstm
+    from ampjax.models.tree_lstm import Cells
+    from experiments.by_hand.tree_lstm_graph import tree_lstm
 
     trees, *_ = sst.load(folder)
     graph = tree_lstm(len(trees.vocabulary), Cells("tai", 300, 150, 1.0))

@@ -33,11 +33,11 @@ def runs(remedy: str, delay: int | RandomDelay, steps: int) -> Callable[[float, 
     made = REMEDIES[remedy]
 
     def run(rate: float, seed: int) -> float:
-        train, valid = (Buckets(data, BATCH, HIDDEN) for data in splits(N_TRAIN, N_VALID, seed))
+        model = list_reduction_rnn(HIDDEN, BATCH, seed=seed)
+        train, valid = (model.data(Buckets(data, BATCH)) for data in splits(N_TRAIN, N_VALID, seed))
         epochs = -(-steps // len(train))
         tx = made.delayed(rate * made.scale, delay, epochs * len(train))
-        graph = list_reduction_rnn(HIDDEN, BATCH)
-        trainer = amp.Trainer(graph, tx, mode="sync", seed=seed)
+        trainer = amp.Trainer(model.graph, tx, mode="sync", seed=seed)
         trainer.fit(train, epochs=epochs, progress=False)
         states = trainer.session.executor.store.opt_state
         params = {node: trained_params(states[node], own) for node, own in trainer.params.items()}

@@ -10,7 +10,9 @@ import ampjax as amp
 from ampjax.models import act, ggnn, mixture, permutation, tagger, tiled, tree_lstm
 from ampjax.models.layers.bernoulli import bernoulli
 from ampjax.models.layers.dropout import dropout, from_batch
+from ampjax.models.layers.linear import linear
 from ampjax.models.layers.losses import labelled_cross_entropy
+from experiments.by_hand import ggnn_graph, tree_lstm_graph
 
 CASES = Cases()
 case = CASES.add
@@ -29,13 +31,17 @@ def normal_numbers(rows, n):
 # Layers of ampjax.nn, and tiles
 
 
-@case("nn.Linear", sizes=CROSS)
+@case("nn.Linear", "linear.linear", sizes=CROSS)
 def linear_layer(hidden, rows, inputs):
     layer = amp.nn.Linear(hidden, hidden + 3)
-    return Problem(mapped(layer), f.linear, (inputs.params(layer), inputs.normal(rows, hidden)))
+
+    def tested(p, x):
+        return mapped(layer)(p, x) + mapped(linear)(p, x)
+
+    return Problem(tested, lambda p, x: 2 * f.linear(p, x), (inputs.params(layer), inputs.normal(rows, hidden)))
 
 
-@case("nn.Embed", "tree_lstm.look_up")
+@case("nn.Embed")
 def table(hidden, rows, inputs):
     ids = inputs.integers(0, 40 + 2, rows)  # two are outside
     look_up = body(tagger.tagger(2, 2), "embed")
@@ -83,10 +89,10 @@ def cross_entropy(hidden, rows, inputs):
     return Problem(tested, lambda logits: f.labelled_cross_entropy(logits, labels), (inputs.normal(rows, hidden),))
 
 
-@case("tree_lstm._loss", "tagger._loss")
+@case("tree_lstm_graph._loss", "tagger._loss")
 def losses_of_rows(hidden, rows, inputs):
     labels = inputs.integers(0, hidden, rows)
-    tree, tag = (body(g, "xent") for g in (tree_lstm.tree_lstm(2), tagger.tagger(2, 2)))
+    tree, tag = (body(g, "xent") for g in (tree_lstm_graph.tree_lstm(2, tree_lstm.Cells()), tagger.tagger(2, 2)))
     pairs = np.stack([labels, labels % 2], -1)
 
     def tested(logits):
@@ -120,11 +126,12 @@ def tree_leaves(hidden, rows, inputs):
     return Problem(tested, formula, (*params, inputs.normal(rows, hidden // 2 + 1)))
 
 
-@case("tree_lstm.Cells.branch")
+@case("tree_lstm.Cells.branch", "tree_lstm_graph._Branch")
 def tree_branches_of_tai(hidden, rows, inputs):
     cell = _tree("tai", hidden)
+    branch = tree_lstm_graph.tree_lstm(2, cell).nodes["branch"].op.body.apply
     children = inputs.normal(rows, 2 * hidden), inputs.normal(rows, 2 * hidden)
-    tested = lambda p, left, right: mapped(cell.branch)(p, np.zeros(rows, np.int32), left, right)
+    tested = lambda p, left, right: mapped(branch)(p, np.zeros(rows, np.int32), left, right)
     return Problem(tested, lambda *a: f.tree_branch(*a, "tai"), (inputs.params(cell.init_branch), *children))
 
 
@@ -135,7 +142,7 @@ def tree_branches_of_fold(hidden, rows, inputs):
     masks = np.stack([f.bernoulli([0, seed], 0.75, (hidden,)) for seed in range(rows)]) / 0.75
 
     def tested(p, q, left, right):
-        step = lambda left, right, key: cell.branch(p, 0, left, right, key)
+        step = lambda left, right, key: cell.branch(p, left, right, key)
         state = jax.vmap(step)(left, right, keys(rows))
         return state, mapped(cell.classify)(q, state)
 
@@ -176,7 +183,7 @@ def dropout_of_a_batch(hidden, rows, inputs):
 
 
 def _network(hidden, **settings):
-    return ggnn.Network(min(hidden, 4), hidden, steps=1, n_kinds=1, **settings)
+    return ggnn_graph.Network(min(hidden, 4), hidden, steps=1, n_kinds=1, **settings)
 
 
 @case("ggnn.GatedUnit", sizes=CROSS)
@@ -187,10 +194,10 @@ def gated_unit(hidden, rows, inputs):
     )
 
 
-@case("ggnn.Gate", "ggnn.Candidate", "ggnn._mix", "ggnn.Pad")
+@case("ggnn_graph.Gate", "ggnn_graph.Candidate", "ggnn_graph._mix", "ggnn.Pad")
 def gated_unit_in_parts(hidden, rows, inputs):
-    gates, candidate = ggnn.Gate(hidden), ggnn.Candidate(hidden)
-    mix = body(ggnn.ggnn_regression(_network(hidden, separate_gates=True)), "mix")
+    gates, candidate = ggnn_graph.Gate(hidden), ggnn_graph.Candidate(hidden)
+    mix = body(ggnn_graph.ggnn_regression(_network(hidden, separate_gates=True)), "mix")
 
     def tested(z, r, u, a, x):
         h = jax.vmap(ggnn.Pad(hidden))(x)
@@ -206,10 +213,10 @@ def gated_unit_in_parts(hidden, rows, inputs):
     return Problem(tested, formula, (*params, inputs.normal(rows, hidden), inputs.normal(rows, 4)))
 
 
-@case("ggnn.GatedReadout", "ggnn.Score", "ggnn._Square")
+@case("ggnn.GatedReadout", "ggnn.Score", "ggnn_graph._Square")
 def readout(hidden, rows, inputs):
     number, score = ggnn.GatedReadout(hidden, 4), ggnn.Score(hidden, 4)
-    square = body(ggnn.ggnn_regression(_network(hidden), scale=3.0), "square")
+    square = body(ggnn_graph.ggnn_regression(_network(hidden), scale=3.0), "square")
 
     def tested(p, q, h, x, target):
         result = mapped(number)(p, h, x)
@@ -225,14 +232,14 @@ def readout(hidden, rows, inputs):
     return Problem(tested, formula, (inputs.params(number), inputs.params(score), *data))
 
 
-@case("ggnn._sum", "ggnn._softmax", "ggnn._selected")
+@case("ggnn_graph._sum", "ggnn_graph._softmax", "ggnn_graph._selected")
 def reductions(hidden, rows, inputs):
     """Rows of `hidden` features added up by segment, and a softmax over the scores of each segment; each segment has two rows or more."""
     n = (rows + 3) // 4 if rows > 1 else 1
     segments = np.sort(np.arange(max(rows, 2)) % n)
     answers = np.eye(len(segments))[np.searchsorted(segments, np.arange(n))].sum(0).astype(np.float32)
-    add = body(ggnn.ggnn_regression(_network(hidden)), "sum")
-    graph = ggnn.ggnn_selection(_network(hidden))
+    add = body(ggnn_graph.ggnn_regression(_network(hidden)), "sum")
+    graph = ggnn_graph.ggnn_selection(_network(hidden))
     softmax, selected = body(graph, "softmax"), body(graph, "xent")
 
     def tested(x, scores):

@@ -7,14 +7,17 @@ import numpy as np
 import ampjax as amp
 from ampjax.data import list_reduction, mnist, permutation, sst, wikiner
 from ampjax.data.graphs import GraphInstances, Graphs
-from ampjax.models.act import Ponder, act_rnn
-from ampjax.models.ggnn import Network, ggnn_regression, ggnn_selection
+from ampjax.models.act import Ponder
 from ampjax.models.mixture import Experts, mixture_of_experts
 from ampjax.models.mlp import mlp
-from ampjax.models.permutation import permutation as permutation_graph
-from ampjax.models.rnn import list_reduction_rnn
 from ampjax.models.tagger import Sizes, tagger
-from ampjax.models.tree_lstm import Cells, tree_lstm
+from ampjax.models.tree_lstm import Cells
+from experiments.by_hand.act_graph import act_rnn
+from experiments.by_hand.ggnn_graph import Network, ggnn_regression, ggnn_selection
+from experiments.by_hand.permutation_graph import ShuffledRows
+from experiments.by_hand.permutation_graph import permutation as permutation_graph
+from experiments.by_hand.rnn_graph import list_reduction_rnn
+from experiments.by_hand.tree_lstm_graph import tree_lstm
 
 KINDS = 3
 
@@ -63,7 +66,7 @@ def digits(**options):
 
 
 def permuted():
-    return permutation_graph(3, 4), permutation.ShuffledRows(permutation.generate(9, 3))
+    return permutation_graph(3, 4), ShuffledRows(permutation.generate(9, 3))
 
 
 def pondered():

@@ -5,9 +5,10 @@ import functools
 import ampjax as amp
 from ampjax.data import list_reduction, sst
 from ampjax.drivers.cost import FlopsCost
-from ampjax.models.rnn import list_reduction_rnn
-from ampjax.models.tree_lstm import Cells, tree_lstm
+from ampjax.models.tree_lstm import Cells
 from ampjax.trace.trace import Trace
+from experiments.by_hand.rnn_graph import list_reduction_rnn
+from experiments.by_hand.tree_lstm_graph import tree_lstm
 
 COST = functools.partial(FlopsCost, flops=1e9, other_ns=500)
 

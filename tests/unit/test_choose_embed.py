@@ -7,7 +7,7 @@ from support import table_models as models
 
 import ampjax as amp
 from ampjax.errors import GraphError, SettingsError
-from ampjax.models import list_reduction_rnn
+from ampjax.models.tagger import Sizes, tagger
 from ampjax.sparse import Table
 
 IDS = np.arange(24) % models.WORDS
@@ -75,7 +75,8 @@ def test_ids_are_integers():
 
 def test_models_take_a_chosen_layer():
     layer = amp.nn.choose_embed(np.ones((14, 4), np.float32), optax.sgd(0.1), np.arange(14), ids_per_update=14)
-    node = list_reduction_rnn(hidden=4, table=layer).nodes["embed"]
+    sizes = Sizes(char=2, char_hidden=2, word_hidden=2, mlp=2)
+    node = tagger(14, 5, sizes, table=layer).nodes["embed"]
     assert node.table is None and node.options.tx is layer.tx
-    with pytest.raises(SettingsError, match="`table`: expected at least 14 rows of 5 numbers"):
-        list_reduction_rnn(hidden=5, table=layer)
+    with pytest.raises(SettingsError, match="`table`: expected at least 15 rows of 4 numbers"):
+        tagger(15, 5, sizes, table=layer)

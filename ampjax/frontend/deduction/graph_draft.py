@@ -22,6 +22,8 @@ from ampjax.ir.builders.replicate_builder import replicate
 from ampjax.ir.graph import Graph, current_graph
 from ampjax.ir.state import State, StateFn
 from ampjax.ir.wires import Wire
+from ampjax.nn import TableEmbed
+from ampjax.sparse import Table
 
 if TYPE_CHECKING:
     from ampjax.frontend.instance_columns import Columns
@@ -369,7 +371,11 @@ class GraphDraft:
             for flow, wire in zip(flows, outputs if isinstance(outputs, tuple) else (outputs,), strict=True):
                 flow.wire = wire
 
-        self._noted(note, self._params_builder(note) if note.leaves else self._plain_builder(note.replicas), connect)
+        if note.table is not None:
+            builder = self._table_builder(note.table)
+        else:
+            builder = self._params_builder(note) if note.leaves else self._plain_builder(note.replicas)
+        self._noted(note, builder, connect)
         return flows
 
     def loss(self, note: NodeNote, metrics: Sequence[tuple[str, int, int]]) -> None:
@@ -397,6 +403,9 @@ class GraphDraft:
             return replicate(made, replicas)
 
         return builder
+
+    def _table_builder(self, table: Table) -> Callable[..., Any]:
+        return lambda name, body, join: payload_builders.ppt(name, TableEmbed(table), join=join)
 
     def _params_builder(self, note: NodeNote) -> Callable[..., Any]:
         owner = self.params.owner(note.leaves, note.named_by, note.line)

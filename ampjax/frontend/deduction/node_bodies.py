@@ -12,6 +12,7 @@ import numpy as np
 
 from ampjax.frontend.deduction.index_spaces import Column, Region
 from ampjax.frontend.deduction.values import Constant, Leaf, OfParams, Value, packed_shape
+from ampjax.sparse import Table
 
 Function = Callable[..., Sequence[Any]]
 """`function(key, *inputs) -> results`; `key` is a PRNG key in training, where the node draws random numbers, else None."""
@@ -37,6 +38,7 @@ class NodeNote:
       replicas: How many replicas of it there are.
       told: State fields of which its messages bring other values than those of their place.
       origin: The lines that lead to it, for people; empty where that is the line alone.
+      table: The table in host memory that it reads rows of; its only input are their ids then.
     """
 
     name: str
@@ -54,6 +56,7 @@ class NodeNote:
     replicas: int = 1
     told: Mapping[str, Column] = field(default_factory=dict)
     origin: str = ""
+    table: Table | None = None
 
 
 @dataclass(frozen=True, eq=False)

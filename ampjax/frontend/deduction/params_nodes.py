@@ -12,6 +12,7 @@ import numpy as np
 from ampjax.errors import GraphError, ParameterError
 from ampjax.frontend.deduction.values import Leaf
 from ampjax.ir.graph import Graph
+from ampjax.sparse import Table
 from ampjax.train.initial_params import require_like
 
 
@@ -75,6 +76,23 @@ class ParamsNodes:
             if leaf not in node.leaves:
                 node.leaves.append(leaf)
         return node
+
+    def key_of(self, table: Table, line: str) -> str:
+        """The key of a table in host memory, whose node has this name.
+
+        Args:
+          table: The table.
+          line: The user's line.
+
+        Raises:
+          GraphError: If it is none of the parameters.
+        """
+        key = next((key for key, value in self.initial.items() if value is table), None)
+        if key is None:
+            fix = 'Give it to `amp.compile` with the parameters, `{"embed": table, ...}`, and read `params["embed"]`.'
+            raise GraphError(line, "a table that is one of the parameters", "another one", fix)
+        self._nodes.setdefault(key, ParamsNode(key, line, [(key, 0)]))
+        return key
 
     def owner_name(self, leaves: frozenset[Leaf], line: str) -> str:
         """The top-level key that some leaves have in common.
@@ -180,6 +198,9 @@ class ParamsNodes:
         found: dict[str, Any] = {}
         for node in self._nodes.values():
             tree, leaves = self.of(node)
+            if isinstance(tree, Table):
+                _require_own_rows(node.name, tree, params[node.name])
+                continue
             values = [jax.tree.leaves(params[key])[i] for key, i in leaves]
             found |= dict.fromkeys(node.names, jax.tree.structure(tree).unflatten(values))
         return found
@@ -192,3 +213,10 @@ class ParamsNodes:
         """A leaf's path: `embed/w`."""
         path, _ = jax.tree_util.tree_flatten_with_path(self.initial[leaf[0]])[0][leaf[1]]
         return "/".join([leaf[0], *(str(getattr(p, "key", getattr(p, "idx", getattr(p, "name", p)))) for p in path)])
+
+
+def _require_own_rows(name: str, table: Table, given: Any) -> None:
+    """Checks that what was given for a table is that table, or the rows that it has: no others can be put into it."""
+    if given is not table and not np.array_equal(given, table.dense()):
+        fix = "Make the table from these rows, and compile with it."
+        raise ParameterError(f"parameters of `{name}`", "the rows that its table has", "others", fix)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 import ampjax as amp
-from ampjax.models.functions.drawing import drawing
+from ampjax.models.layers.drawing import drawing
 from ampjax.models.layers.losses import labelled_cross_entropy
 from ampjax.models.mixture import Experts
 

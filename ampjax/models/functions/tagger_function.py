@@ -11,9 +11,8 @@ import optax
 
 import ampjax as amp
 from ampjax.data.wikiner import N_TAGS, OUTSIDE
-from ampjax.models.functions.drawing import drawing
+from ampjax.models.layers.drawing import drawing
 from ampjax.models.tagger import Noise, Sizes, glorot, init_gates, input_gates, lstm_cell, lstm_outputs, random_table
-from ampjax.models.tree_lstm import look_up
 from ampjax.nn import Linear
 
 SPEC = {"words": "int32[w]", "chars": "int32[w,c]", "tags": "int32[w]"}
@@ -70,10 +69,10 @@ def tagger(noise: float = 0.1) -> Callable[[Any, Any], jax.Array]:
 
         def word(number: jax.Array, chars: Any) -> jax.Array:
             def spell() -> jax.Array:
-                (left, _), (right, _) = both_ways("char", lambda c: look_up(p["char_embed"], c), chars)
+                (left, _), (right, _) = both_ways("char", lambda c: amp.look_up(p["char_embed"], c), chars)
                 return lstm_outputs(left, right)
 
-            vector = amp.cond(number < 0, spell, lambda: look_up(p["embed"], number))
+            vector = amp.cond(number < 0, spell, lambda: amp.look_up(p["embed"], number))
             return drawing(noise > 0, Noise(noise), vector)
 
         def score(left: jax.Array, right: jax.Array, tag: jax.Array) -> jax.Array:

@@ -7,6 +7,24 @@ from ampjax.nn import ChosenEmbed, TableEmbed
 from ampjax.sparse import Table
 
 
+def check_table(model: str, table: Table | ChosenEmbed, n_rows: int, features: int) -> None:
+    """Checks a table of rows.
+
+    Args:
+      model: The model's name, for errors.
+      table: The table, or a layer that has chosen where its rows lie.
+      n_rows: How many ids there are.
+      features: Features of a row.
+
+    Raises:
+      SettingsError: If the table has fewer rows than there are ids, or rows of another shape.
+    """
+    if table.shape[0] < n_rows or table.shape[1:] != (features,):
+        wanted = f"at least {n_rows} rows of {features} numbers"
+        got = f"{table.shape[0]} rows of shape {table.shape[1:]}"
+        raise SettingsError(f"{model}, `table`", wanted, got, "Make the table as large as the vocabulary.")
+
+
 def table_of(model: str, table: Table | ChosenEmbed, n_rows: int, features: int) -> TableEmbed | ChosenEmbed:
     """A layer that looks rows up.
 
@@ -20,11 +38,7 @@ def table_of(model: str, table: Table | ChosenEmbed, n_rows: int, features: int)
       The layer.
 
     Raises:
-      SettingsError: If the table has fewer rows than there are ids, or rows of another shape.
+      SettingsError: As `check_table`.
     """
-    layer = table if isinstance(table, ChosenEmbed) else TableEmbed(table)
-    if table.shape[0] < n_rows or table.shape[1:] != (features,):
-        wanted = f"at least {n_rows} rows of {features} numbers"
-        got = f"{table.shape[0]} rows of shape {table.shape[1:]}"
-        raise SettingsError(f"{model}, `table`", wanted, got, "Make the table as large as the vocabulary.")
-    return layer
+    check_table(model, table, n_rows, features)
+    return table if isinstance(table, ChosenEmbed) else TableEmbed(table)

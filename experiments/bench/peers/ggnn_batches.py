@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from ampjax.data.graphs import GraphInstances, Graphs
+from experiments import babi15, qm9
 
 Batch = dict[str, Any]
 """`x [n, F]`; `graph [n]`, each node's (beyond all graphs where padded); `senders`, for each kind `[e]`, and all their `receivers [sum e]`
@@ -41,6 +42,20 @@ class Layout:
     def empty(self) -> Iterator[Batch]:
         """A minibatch of each shape, without graphs: for compilation."""
         return (joined(self.data, np.arange(0), self.batch, size[None]) for size in self.sizes)
+
+
+def examples(experiment: str, options: Any) -> tuple[Any, GraphInstances, float]:
+    """An experiment's graphs for training (`babi15`: perhaps `Fresh` ones) and for validation, of seed 0, and the factor of `qm9`'s error.
+
+    Args:
+      experiment: `qm9` or `babi15`.
+      options: Its options.
+    """
+    if experiment == "qm9":
+        split = qm9.data(options)(0)
+        return split.train, split.valid, qm9.scale(split)
+    _, train, valid = babi15.data(options, 0)
+    return train, cast(GraphInstances, valid), 1.0
 
 
 def as_they_come(data: GraphInstances, batch: int) -> Layout:

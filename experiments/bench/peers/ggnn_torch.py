@@ -14,7 +14,7 @@ import torch.nn.functional as F  # pyright: ignore[reportMissingImports]
 from ampjax.data.graphs import GraphInstances
 from ampjax.train.initial_params import initial_params
 from experiments.bench.ours import set_up
-from experiments.bench.peers.ggnn_batches import Batch, counts, joined, one_shape
+from experiments.bench.peers.ggnn_batches import Batch, counts, examples, joined, one_shape
 from experiments.bench.peers.torch_program import Parts, Tensor, Torch, cosine, linear, tensors
 
 
@@ -123,12 +123,11 @@ def program(
       **arguments: Further ones of `experiments.bench.ours.set_up`.
     """
     options, task = set_up(experiment, **arguments)
-    data: Any = task.train
-    supply, n = cast(GraphInstances, getattr(data, "supply", data)), len(task.train)
-    valid, batch = cast(GraphInstances, task.valid), batch or options.batch
+    train, valid, scale = examples(experiment, options)
+    supply, n, batch = cast(GraphInstances, getattr(train, "supply", train)), len(train), batch or options.batch
     params = tensors(initial_params(task.graph, {}, 0))
     if experiment == "qm9":
-        of = partial(regression, steps=options.steps, scale=task.graph.nodes["square"].op.body.apply.function.scale)
+        of = partial(regression, steps=options.steps, scale=scale)
     else:
         of = partial(selection, steps=options.steps, nodes=int(supply.graphs.sizes[0]))
     sums = through(of)

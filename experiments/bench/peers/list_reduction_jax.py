@@ -12,8 +12,7 @@ import numpy as np
 import optax
 
 from ampjax.data.list_reduction import MAX_LENGTH, ListReduction, splits
-from ampjax.models.rnn import list_reduction_rnn
-from ampjax.train.initial_params import initial_params
+from ampjax.models.rnn import init
 
 Batch = tuple[np.ndarray, np.ndarray | None, np.ndarray]
 """Tokens `[t, b]`, lengths `[b]` (None where all are equal) and labels `[b]`, -1 where a batch is filled up."""
@@ -66,7 +65,7 @@ class Model:
         self._rng = np.random.default_rng(seed)
         self._train, self._valid = splits(n_train, n_valid, seed)
         self._minibatches = functools.partial(minibatches, batch=batch, by_length=by_length)
-        self._params: Any = jax.tree.map(jnp.asarray, initial_params(list_reduction_rnn(batch=batch), {}, seed))
+        self._params: Any = init(jax.random.key(seed))
         self.n_updates = len(list(self._minibatches(self._train)))
         self._tx = optax.adam(optax.cosine_decay_schedule(learning_rate, epochs * self.n_updates))
         self._state = self._tx.init(self._params)

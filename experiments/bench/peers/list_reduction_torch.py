@@ -10,8 +10,7 @@ import torch  # pyright: ignore[reportMissingImports]
 import torch.nn.functional as F  # pyright: ignore[reportMissingImports]
 
 from ampjax.data.list_reduction import splits
-from ampjax.models.rnn import list_reduction_rnn
-from ampjax.train.initial_params import initial_params
+from ampjax.models.rnn import init
 from experiments.bench.peers.list_reduction_jax import Batch, minibatches
 from experiments.bench.peers.torch_program import Parts, Tensor, Torch, cosine, linear, tensors
 
@@ -68,7 +67,7 @@ def program(
       threads: Of PyTorch.
     """
     train, valid = splits(n_train, n_valid, seed)
-    params = tensors(initial_params(list_reduction_rnn(batch=batch), {}, seed))
+    params = tensors(init(jax.random.key(seed)))
     adam = torch.optim.Adam(jax.tree.leaves(params), lr=learning_rate)
     of = partial(minibatches, batch=batch, by_length=False)
     parts = Parts(

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ampjax.data.permutation import ShuffledRows, Shuffles
+from ampjax.data.permutation import Shuffles
 from ampjax.models.permutation import embed
 from ampjax.train.initial_params import initial_params
 from experiments.bench.ours import set_up
+from experiments.permutation import splits
 
 Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Digits `[b, 6]`, orders `[b, K]`, labels `[b]`, -1 where a batch is filled up."""
@@ -56,7 +57,7 @@ class Model:
 
     def __init__(self, batch: int = 100, seed: int = 0, **arguments: Any):
         options, task = set_up("permutation", **arguments)
-        self._train, self._valid = (cast(ShuffledRows, part).data for part in (task.train, task.valid))
+        self._train, self._valid = splits(options, 0)
         self._rng, self._batch = np.random.default_rng(seed), batch
         self._params: Any = jax.tree.map(jnp.asarray, initial_params(task.graph, {}, 0))
         self._tx = optax.adam(options.learning_rate)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import jax
 import torch  # pyright: ignore[reportMissingImports]
 import torch.nn.functional as F  # pyright: ignore[reportMissingImports]
 
-from ampjax.data.permutation import ShuffledRows
 from ampjax.train.initial_params import initial_params
 from experiments.bench.ours import set_up
 from experiments.bench.peers.permutation_jax import Batch, minibatches
 from experiments.bench.peers.torch_program import Parts, Tensor, Torch, linear, tensors
+from experiments.permutation import splits
 
 
 def start(params: Any, digits: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ def hits(logits: Any, params: Any, batch: Batch) -> Tensor:
 def program(logits: Any, batch: int = 100, seed: int = 0, threads: int | None = None, **arguments: Any) -> Torch:
     """Trains on minibatches, an Adam step for each; the arguments are those of the peer in JAX."""
     options, task = set_up("permutation", **arguments)
-    train, valid = (cast(ShuffledRows, part).data for part in (task.train, task.valid))
+    train, valid = splits(options, 0)
     params = tensors(initial_params(task.graph, {}, 0))
     parts = Parts(
         partial(loss, logits, params),

@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 import dynet_config  # pyright: ignore[reportMissingImports]
+import jax
 import numpy as np
 
 dynet_config.set(autobatch=True, mem="1024", random_seed=1)
 import dynet as dy  # noqa: E402  # pyright: ignore[reportMissingImports]
 
 from ampjax.data import sst  # noqa: E402
-from ampjax.models.tree_lstm import Cells, tree_lstm  # noqa: E402
-from ampjax.train.initial_params import initial_params  # noqa: E402
+from ampjax.models.tree_lstm import Cells, init  # noqa: E402
 from experiments.sentiment import cell_sizes  # noqa: E402
 
 
@@ -51,7 +51,7 @@ class Model:
         default, self._keep = cell_sizes(cell)
         self._n, self._batch, self._hidden = n_train or len(self._train), batch, hidden or default
         cells = Cells(cell, embedding, self._hidden, self._keep)
-        start = initial_params(tree_lstm(len(self._train.vocabulary), cells), {}, seed)
+        start = init(jax.random.key(seed), len(self._train.vocabulary), cells)
         words, dense = dy.ParameterCollection(), dy.ParameterCollection()
         self._table = words.lookup_parameters_from_numpy(np.asarray(start["embed"]))
         self._params = {

@@ -16,8 +16,7 @@ import numpy as np
 import optax
 
 from ampjax.data import sst
-from ampjax.models.tree_lstm import Cells, tree_lstm
-from ampjax.train.initial_params import initial_params
+from ampjax.models.tree_lstm import Cells, init
 from experiments.sentiment import adagrad, cell_sizes
 
 
@@ -78,8 +77,7 @@ class Model:
         self._n_train = n_train or len(self._train)
         default, keep = cell_sizes(cell)
         self._cells, self._batch, self._width = Cells(cell, embedding, hidden or default, keep), batch, width
-        graph = tree_lstm(len(self._train.vocabulary), self._cells)
-        params: Any = jax.tree.map(jnp.asarray, initial_params(graph, {}, seed))
+        params: Any = init(jax.random.key(seed), len(self._train.vocabulary), self._cells)
         self._table = params.pop("embed")
         self._params, self._tx, self._rate = params, adagrad(learning_rate), 2 * learning_rate
         self._state = self._tx.init(params)
@@ -122,7 +120,7 @@ class Model:
         def chunk(states: jax.Array, indices: Any) -> tuple[jax.Array, None]:
             number, own, (left, right) = indices
             key = None if keys[1] is None else jax.random.fold_in(keys[1], number)
-            new = cells.branch(params["branch"], jnp.zeros(()), states[left], states[right], key)
+            new = cells.branch(params["branch"], states[left], states[right], key)
             return states.at[own].set(new), None
 
         states, _ = jax.lax.scan(chunk, states, (jnp.arange(len(own)), own, children))

@@ -17,8 +17,7 @@ import torch  # pyright: ignore[reportMissingImports]
 import torch.nn.functional as F  # pyright: ignore[reportMissingImports]
 
 from ampjax.data import sst
-from ampjax.models.tree_lstm import Cells, tree_lstm
-from ampjax.train.initial_params import initial_params
+from ampjax.models.tree_lstm import Cells, init
 from experiments.bench.peers.sentiment_jax import levels as heights
 from experiments.bench.peers.torch_program import Parts, Tensor, Torch, linear, tensors
 from experiments.sentiment import cell_sizes
@@ -183,7 +182,7 @@ def program(
     train, valid = sst.synthetic() if synthetic else sst.load(data_dir)
     default, keep = cell_sizes(cell)
     cells = Cells(cell, embedding, hidden or default, keep)
-    params = tensors(initial_params(tree_lstm(len(train.vocabulary), cells), {}, seed))
+    params = tensors(init(jax.random.key(seed), len(train.vocabulary), cells))
     n, own = n_train or len(train), TorchCells(cells)
     still = TorchCells(cells, training=False)
 

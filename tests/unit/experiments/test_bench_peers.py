@@ -10,10 +10,9 @@ from support import parity
 
 from ampjax.data import babi15, mnist, qm9, sst, wikiner
 from ampjax.ir.instances import Subset
-from ampjax.models.ggnn import Network, ggnn_regression, ggnn_selection
 from ampjax.models.mlp import mlp
 from ampjax.models.tagger import Sizes, tagger
-from ampjax.models.tree_lstm import Cells, tree_lstm
+from ampjax.models.tree_lstm import Cells
 from experiments.bench.ours import Ours
 from experiments.bench.peers import (
     ggnn_batches,
@@ -27,6 +26,8 @@ from experiments.bench.peers import (
 )
 from experiments.bench.peers.sentiment_jax import Model, batch_arrays
 from experiments.bench.peers.wikiner_jax import padded
+from experiments.by_hand.ggnn_graph import Network, ggnn_regression, ggnn_selection
+from experiments.by_hand.tree_lstm_graph import tree_lstm
 
 pytestmark = pytest.mark.slow
 
@@ -126,7 +127,7 @@ def test_graphs_side_by_side_have_our_gradients(kind: str, arrangement: str) -> 
     if kind == "regression":
         data = qm9.split(qm9.synthetic(40), n_valid=20, n_train=7).train
         graph = ggnn_regression(Network(qm9.N_FEATURES, 12, 2, qm9.N_KINDS))
-        loss = functools.partial(ggnn_jax.regression, steps=2, square=graph.nodes["square"].op.body)
+        loss = functools.partial(ggnn_jax.regression, steps=2, scale=1.0)
     else:
         data = babi15.generate(7, 8).instances()
         graph = ggnn_selection(Network(1, 5, 2, babi15.N_KINDS))
@@ -145,7 +146,7 @@ def test_graphs_side_by_side_have_our_gradients(kind: str, arrangement: str) -> 
     [
         ("qm9", ggnn_jax.qm9, {"n_train": 60, "n_valid": 30, "hidden": 12, "steps": 1}),
         ("qm9", ggnn_dense.qm9, {"n_train": 20, "n_valid": 10, "hidden": 12, "steps": 1}),
-        ("babi15", ggnn_jax.babi15, {"n_train": 30, "n_valid": 15, "nodes": 8}),
+        ("babi15", ggnn_jax.babi15, {"n_train": 60, "n_valid": 60, "nodes": 8}),
         pytest.param("wikiner", wikiner_jax.Model, {"n_train": 20, "n_valid": 5}, marks=pytest.mark.long),
     ],
 )
@@ -174,9 +175,9 @@ def test_the_dense_form_computes_what_ours_does() -> None:
     data = qm9.split(qm9.synthetic(40), n_valid=20, n_train=5).train
     graph = ggnn_regression(Network(qm9.N_FEATURES, 12, 2, qm9.N_KINDS))
     params, *want = parity.ours(graph, data)
-    layout, square = ggnn_dense.dense(data, 3), graph.nodes["square"].op.body
+    layout = ggnn_dense.dense(data, 3)
     batches = [layout.joined(ids) for ids in layout.groups(np.arange(5))]
-    sums = parity.summed(lambda *of: ggnn_dense.regression(*of, steps=2, square=square)[0], params, batches)
+    sums = parity.summed(lambda *of: ggnn_dense.regression(*of, steps=2, scale=1.0)[0], params, batches)
     parity.assert_equal(sums, tuple(want))
 
 

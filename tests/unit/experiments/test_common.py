@@ -12,8 +12,8 @@ import pytest
 import ampjax as amp
 from ampjax.data.list_reduction import Buckets, generate
 from ampjax.errors import SettingsError
-from ampjax.models import list_reduction_rnn
 from experiments import common, intervals
+from experiments.by_hand.rnn_graph import list_reduction_rnn
 from experiments.common import Options, Task
 
 pytestmark = pytest.mark.slow

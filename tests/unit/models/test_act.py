@@ -11,7 +11,7 @@ from support import parity
 
 import ampjax as amp
 from ampjax.errors import SettingsError
-from ampjax.models.act import Ponder, act_rnn
+from ampjax.models.act import Ponder, act_rnn, init, spec
 
 pytestmark = pytest.mark.slow
 
@@ -21,19 +21,12 @@ SIZES = Ponder(4, 6, 2, max_steps=6, epsilon=0.05, time_penalty=0.01)
 
 def sequences(n, rng, sizes=SIZES):
     """Sequences of 1 to 4 inputs; the label says whether their sum's first entry is positive."""
-    data = []
-    for _ in range(n):
-        length = int(rng.integers(1, 5))
-        x = rng.normal(size=(length, sizes.n_in)).astype(np.float32)
-        zero, own = np.zeros(1, np.int64), np.full(1, length)
-        data.append(
-            {
-                "x": amp.messages(x, t=np.arange(length), length=np.full(length, length)),
-                "s0": amp.messages(np.zeros((1, sizes.hidden), np.float32), t=zero, length=own, step=zero, more=zero),
-                "label": np.int32(x[:, 0].sum() > 0),
-            }
-        )
-    return data
+    xs = [rng.normal(size=(int(rng.integers(1, 5)), sizes.n_in)).astype(np.float32) for _ in range(n)]
+    return [{"x": x, "label": np.int32(x[:, 0].sum() > 0)} for x in xs]
+
+
+def compiled_rnn(sizes=SIZES, replicas=1):
+    return amp.compile(act_rnn(sizes, replicas), init(jax.random.key(0), sizes), spec(sizes))
 
 
 def direct_loss(params, data, sizes=SIZES):
@@ -41,7 +34,7 @@ def direct_loss(params, data, sizes=SIZES):
     p, total, taken = params["step"], 0.0, []
     for instance in data:
         state = jnp.zeros(sizes.hidden)
-        for x in instance["x"].payload:
+        for x in instance["x"]:
             mean, remainder, n = jnp.zeros(sizes.hidden), 1.0, 0
             while True:
                 flag = jnp.array([1.0 if n == 0 else 0.0])
@@ -63,11 +56,11 @@ def test_gradients_are_those_of_a_direct_implementation(workers, replicas):
     """Replicas start equal, and their gradients add up to those of one."""
     rng = np.random.default_rng(0)
     data = sequences(10, rng)
-    graph = act_rnn(SIZES, replicas)
-    trainer = amp.Trainer(graph, min_update_interval=NEVER, max_active_keys=4, workers=workers, check=True)
+    model = compiled_rnn(replicas=replicas)
+    trainer = amp.Trainer(model.graph, min_update_interval=NEVER, max_active_keys=4, workers=workers, check=True)
     # Half of a unit normal: with larger weights the loop amplifies rounding, up to 24 steps long, to about 1e-5.
     params = parity.alike(trainer, lambda x: 0.5 * rng.normal(size=x.shape))
-    got = trainer.accumulate(data)
+    got = trainer.accumulate(model.data(data))
     (loss, taken), want = jax.value_and_grad(direct_loss, has_aux=True)(params, data)
     assert len(set(taken)) > 2, "the inputs should be pondered for different numbers of steps"
     assert got["loss_sum"] == pytest.approx(float(loss), rel=1e-5)
@@ -80,12 +73,11 @@ def test_gradients_are_those_of_a_direct_implementation(workers, replicas):
 @pytest.mark.full
 def test_it_learns_and_the_penalty_shortens_pondering():
     rng = np.random.default_rng(1)
-    trainer = amp.Trainer(
-        act_rnn(replace(SIZES, time_penalty=0.1)), optax.adam(1e-2), max_active_keys=4, max_dispatch_size=4
-    )
-    data = sequences(50, rng)
+    model = compiled_rnn(replace(SIZES, time_penalty=0.1))
+    trainer = amp.Trainer(model.graph, optax.adam(1e-2), max_active_keys=4, max_dispatch_size=4)
+    data = model.data(sequences(50, rng))
     before = trainer.evaluate(data)
-    history = trainer.fit(sequences(250, rng), data, epochs=4, progress=False)
+    history = trainer.fit(model.data(sequences(250, rng)), data, epochs=4, progress=False)
     assert history.best() > 0.75
     assert before["ponder"] > 2.15 and history[-1].valid["ponder"] < 2.08  # 2 is the least: one step, of weight 1
 

@@ -1,218 +1,107 @@
-"""The gated graph networks against dense ones written directly in JAX."""
+"""Gated graph networks as functions: the same losses and gradients as the graphs of nodes, in stages of the same kinds."""
 
 import functools
-from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 import ampjax as amp
-from ampjax.data.graphs import ENCODINGS, GraphInstances, Graphs
+from ampjax.data import babi15, qm9
 from ampjax.errors import SettingsError
-from ampjax.models.ggnn import Network, ggnn_regression, ggnn_selection
+from ampjax.models import ggnn
+from ampjax.plan.stage_kinds import EDGES
+from experiments.by_hand import ggnn_graph
 
 pytestmark = pytest.mark.slow
 
-NEVER = 1 << 40
-F, H, T, KINDS = 3, 5, 3, 4
-ONE_OF_THEM = ENCODINGS[0], *(pytest.param(other, marks=pytest.mark.full) for other in ENCODINGS[1:])
-"""Both encodings have equal gradients, as a test of its own shows."""
+H, STEPS = 12, 2
+SETTINGS = {"min_update_interval": 1 << 40, "max_dispatch_size": 256, "arena_rows": 1024, "compile_ahead": False}
 
 
-def odd_graphs() -> Graphs:
-    """One node alone; an isolated node in a larger graph; edges side by side and one to itself; no edge at all; a larger one."""
-    rng = np.random.default_rng(0)
-    sizes = np.array([1, 4, 3, 3, 8])
-    edges = [(1, 0, 1, 0), (1, 1, 0, 0), (1, 1, 3, 2), (2, 0, 1, 1), (2, 0, 1, 1), (2, 0, 1, 3), (2, 2, 2, 3)]
-    edges += [(4, *rng.integers(0, 8, 2), rng.integers(0, 3)) for _ in range(20)]
-    return Graphs.from_edges(np.concatenate([[0], np.cumsum(sizes)]), edges, KINDS)
-
-
-def instances(graphs: Graphs, encoding: str, ids: Any = None) -> tuple[GraphInstances, GraphInstances]:
-    """Data sets for regression and for node selection."""
-    rng = np.random.default_rng(1)
-    x = rng.normal(size=(graphs.node_ptr[-1], F)).astype(np.float32)
-    target = rng.normal(size=len(graphs)).astype(np.float32)
-    answer = np.zeros((len(x), 1), np.float32)
-    answer[graphs.node_ptr[:-1] + rng.integers(0, 99, len(graphs)) % np.diff(graphs.node_ptr)] = 1
-    ids = np.arange(len(graphs)) if ids is None else np.array(ids, np.int64)
-    return (
-        GraphInstances(graphs, ids, {"x": x}, {"target": target}, encoding),
-        GraphInstances(graphs, ids, {"x": x, "answer": answer}, {}, encoding),
-    )
-
-
-def network(graphs: Graphs, encoding: str, **options: Any) -> Network:
-    return Network(F, H, T, KINDS, graphs if encoding == "flatmap" else None, **options)
-
-
-def sigmoid(x):
-    return 1 / (1 + jnp.exp(-x))
-
-
-def dense_states(params, x, adjacency):
-    """`adjacency [KINDS, n, n]` counts the edges of each kind from column to row."""
-    h = jnp.concatenate([x, jnp.zeros((len(x), H - F))], axis=1)
-    for _ in range(T):
-        a = sum(adjacency[k] @ (h @ params[f"edge{k}"]["w"] + params[f"edge{k}"]["b"]) for k in range(KINDS))
-        gates, candidate = params["update"]["gates"], params["update"]["candidate"]
-        zr = sigmoid(a @ gates["w"][:H] + h @ gates["w"][H:] + gates["b"])
-        z, r = zr[:, :H], zr[:, H:]
-        new = jnp.tanh(a @ candidate["w"][:H] + (r * h) @ candidate["w"][H:] + candidate["b"])
-        h = h - z * h + z * new
-    return h
-
-
-def dense_loss(params, data: GraphInstances, kind: str):
-    """The summed loss of all graphs, with a dense adjacency matrix for each."""
-    total, graphs = 0.0, data.graphs
-    for g in range(len(graphs)):
-        first, end = graphs.node_ptr[g : g + 2]
-        adjacency = np.zeros((KINDS, end - first, end - first), np.float32)
-        for v in range(first, end):
-            for e in range(graphs.out_ptr[v], graphs.out_ptr[v + 1]):
-                adjacency[graphs.kinds[e], graphs.receivers[e], v - first] += 1
-        x = data.nodes["x"][first:end]
-        hx = jnp.concatenate([dense_states(params, x, adjacency), x], axis=1)
-        if kind == "regression":
-            p = params["readout"]
-            hidden = jnp.maximum(hx @ p["hidden"]["w"] + p["hidden"]["b"], 0)
-            gate = sigmoid(hidden[:, :H] @ p["gate"]["w"] + p["gate"]["b"])
-            prediction = jnp.sum(gate * (hidden[:, H:] @ p["value"]["w"] + p["value"]["b"]))
-            total += (prediction - data.targets["target"][g]) ** 2 / 2
-        else:
-            p = params["score"]
-            hidden = jnp.tanh(hx @ p["hidden"]["w"] + p["hidden"]["b"])
-            scores = (hidden @ p["out"]["w"] + p["out"]["b"]) * sigmoid(hx @ p["gate"]["w"] + p["gate"]["b"])
-            total -= jax.nn.log_softmax(scores[:, 0])[int(data.nodes["answer"][first:end].argmax())]
-    return total
-
-
-@functools.cache
-def gradients(kind: str, encoding: str, **options: Any):
-    graphs = odd_graphs()
-    data = instances(graphs, encoding)[kind == "selection"]
-    build = ggnn_regression if kind == "regression" else ggnn_selection
-    settings = {"min_update_interval": NEVER, "max_active_keys": 3, "max_dispatch_size": 7, "check": True, **options}
-    trainer = amp.Trainer(build(network(graphs, encoding)), **settings)
-    rng = np.random.default_rng(2)
-    params = jax.tree.map(lambda x: 0.5 * rng.normal(size=x.shape).astype(np.float32), trainer.params)
-    trainer.set_params(params)
-    loss = trainer.accumulate(data)["loss_sum"]
-    return params, data, loss, trainer.gradients
-
-
-@pytest.mark.parametrize("encoding", ONE_OF_THEM)
-@pytest.mark.parametrize("kind", ["regression", "selection"])
-def test_gradients_are_those_of_a_dense_implementation(kind: str, encoding: str) -> None:
-    params, data, got, grads = gradients(kind, encoding)
-    loss, want = jax.jit(jax.value_and_grad(lambda p: dense_loss(p, data, kind)))(params)
-    assert got == pytest.approx(float(loss), rel=1e-5)
-    assert set(grads) == set(want)
-    for node, (grad, _) in grads.items():
-        for a, b in zip(jax.tree.leaves(grad), jax.tree.leaves(want[node]), strict=True):
-            assert np.abs(b).max() > 0 and np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
-
-
-@pytest.mark.parametrize("kind", ["regression", pytest.param("selection", marks=pytest.mark.full)])
-def test_both_encodings_have_equal_gradients(kind: str) -> None:
-    (_, _, loss, one), (_, _, same, other) = (gradients(kind, encoding) for encoding in ENCODINGS)
-    assert loss == pytest.approx(same, rel=1e-5)
-    for node, (grad, rows) in one.items():
-        assert rows == other[node][1], node
-        for a, b in zip(jax.tree.leaves(grad), jax.tree.leaves(other[node][0]), strict=True):
-            assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("encoding", ENCODINGS)
-def test_separate_gates_are_the_same_unit(encoding: str) -> None:
-    """Seven heavy nodes before the read-out, on eight workers (arXiv version, figure 7)."""
-    graphs = odd_graphs()
-    data, _ = instances(graphs, encoding)
-    graph = ggnn_regression(network(graphs, encoding, separate_gates=True))
-    trainer = amp.Trainer(graph, min_update_interval=NEVER, max_active_keys=3, max_dispatch_size=7, workers=8)
-    loss = trainer.accumulate(data)["loss_sum"]
-
-    def dense(params):
-        gates = jax.tree.map(lambda *gate: jnp.concatenate(gate, -1), params["update_gate"], params["reset_gate"])
-        return dense_loss({**params, "update": {"gates": gates, "candidate": params["candidate"]}}, data, "regression")
-
-    want_loss, want = jax.jit(jax.value_and_grad(dense))(trainer.params)
-    assert loss == pytest.approx(float(want_loss), rel=1e-5)
-    assert list(trainer.gradients)[4:] == ["update_gate", "reset_gate", "candidate", "readout"]
-    for node, (grad, _) in trainer.gradients.items():
-        for a, b in zip(jax.tree.leaves(grad), jax.tree.leaves(want[node]), strict=True):
-            assert np.abs(b).max() > 0 and np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("options", [{"max_dispatch_size": 1}, {"max_active_keys": 5, "workers": 2}])
-def test_no_schedule_changes_the_gradients(options: dict[str, int]) -> None:
-    for encoding in ENCODINGS:
-        got, want = gradients("regression", encoding, **options)[3], gradients("regression", encoding)[3]
-        for node, (grad, _) in got.items():
-            for a, b in zip(jax.tree.leaves(grad), jax.tree.leaves(want[node][0]), strict=True):
-                assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("encoding", ENCODINGS)
-def test_sparse_graphs_train(encoding: str) -> None:
-    graphs = odd_graphs()
-    trainer = amp.Trainer(ggnn_regression(network(graphs, encoding)), optax.adam(0.01), max_dispatch_size=4)
-    for ids in [0], [0, 3, 0], [1]:  # one node, no edges, an isolated node
-        data, _ = instances(graphs, encoding, ids)
-        data.targets["target"][:] = 9.0  # far away: a few small steps can't overshoot
-        history = trainer.fit(data, data, epochs=3, progress=False)
-        assert history[-1].valid["error"] < history[0].valid["error"]
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("encoding", ENCODINGS)
-def test_replicas_learn_and_an_empty_data_set_is_refused(encoding: str) -> None:
-    graphs = odd_graphs()
-    _, data = instances(graphs, encoding)
-    options = {"workers": 2, "max_active_keys": 2, "max_dispatch_size": 8}
-    trainer = amp.Trainer(ggnn_selection(network(graphs, encoding, replicas=2)), optax.adam(0.02), **options)
-    assert {"edge0/0", "edge0/1", "update/0", "update/1", "score"} <= set(trainer.params)
-    history = trainer.fit(data, data, epochs=30, progress=False)
-    assert history[-1].valid["loss"] < 0.5 * history[0].train["loss"]
-    with pytest.raises(SettingsError, match="at least one instance"):
-        trainer.evaluate(instances(graphs, encoding, [])[1])
-
-
-@pytest.mark.parametrize("encoding", ONE_OF_THEM)
-def test_metrics_are_counted_by_hand(encoding: str) -> None:
-    graphs = odd_graphs()
-    regression, selection = instances(graphs, encoding)
-    trainer = amp.Trainer(ggnn_regression(network(graphs, encoding), scale=10.0))
-    predicted = trainer.predict(regression)["prediction"].payload[:, 0]
-    wanted = 10 * np.abs(predicted - regression.targets["target"]).mean()
-    assert trainer.evaluate(regression)["error"] == pytest.approx(wanted, rel=1e-5)
-    trainer = amp.Trainer(ggnn_selection(network(graphs, encoding)))
-    scores = np.concatenate(list(trainer.predict(selection)["scores"].payload)).reshape(-1)
-    hits = []
-    for first, end in zip(graphs.node_ptr[:-1], graphs.node_ptr[1:], strict=True):
-        ranked = np.sort(scores[first:end])
-        unique = len(ranked) == 1 or ranked[-1] > ranked[-2]
-        hits.append(unique and scores[first:end].argmax() == selection.nodes["answer"][first:end].argmax())
-    assert trainer.evaluate(selection)["accuracy"] == pytest.approx(np.mean(hits))
+def both(kind, replicas=1):
+    """The same task as a graph of nodes and as a function, each with its data; and parameters for the graph."""
+    key = jax.random.key(1)
+    if kind == "regression":
+        split = qm9.split(qm9.synthetic(20), n_valid=2)
+        data, f = split.train, qm9.N_FEATURES
+        graph = ggnn_graph.ggnn_regression(ggnn_graph.Network(f, H, STEPS), split.std)
+        model = functools.partial(ggnn.ggnn_regression, steps=STEPS, scale=split.std, replicas=replicas)
+        params, spec = ggnn.init_regression(key, f, H), ggnn.regression_spec(f, 4)
+    else:
+        data, f = babi15.generate(6, 8).instances(), 1
+        graph = ggnn_graph.ggnn_selection(ggnn_graph.Network(f, H, STEPS))
+        model = functools.partial(ggnn.ggnn_selection, steps=STEPS, replicas=replicas)
+        params, spec = ggnn.init_selection(key, f, H), ggnn.selection_spec(f, 4)
+    compiled = amp.compile(model, params, spec)
+    return (graph, data), (compiled, compiled.data(data.plain())), params
 
 
 @pytest.mark.parametrize(
-    ("make", "match"),
+    ("kind", "metric"),
     [
-        (lambda: Network(0), "`n_features`: expected at least 1"),
-        (lambda: Network(3, steps=0), "`steps`"),
-        (lambda: Network(3, replicas=0), "`replicas`"),
-        (lambda: Network(7, hidden=6), "expected at least the 7 features, got 6"),
-        (lambda: Network(3, n_kinds=2, graphs=odd_graphs()), "expected 2 kinds of edges, got Graphs"),
+        pytest.param("regression", "error", marks=pytest.mark.users),
+        pytest.param("selection", "accuracy", marks=pytest.mark.full),
     ],
 )
-def test_sizes_that_do_not_fit(make: Any, match: str) -> None:
-    with pytest.raises(SettingsError, match=match):
-        make()
+def test_functions_compute_what_the_graphs_of_nodes_do(kind, metric):
+    (graph, instances), (model, data), params = both(kind)
+    trainers = amp.Trainer(graph, params=params, **SETTINGS), amp.Trainer(model.graph, **SETTINGS)
+    by_hand, compiled = (
+        trainer.accumulate(part, update=False) for trainer, part in zip(trainers, (instances, data), strict=True)
+    )
+    assert compiled["loss_sum"] == pytest.approx(by_hand["loss_sum"], rel=1e-5)
+    assert compiled[metric] == pytest.approx(by_hand[metric], rel=1e-5)
+    wanted, got = (trainer.gradients for trainer in trainers)
+    assert set(got) == set(wanted)
+    for node, (grads, rows) in wanted.items():
+        assert got[node][1] == rows, node
+        for a, b in zip(jax.tree.leaves(got[node][0]), jax.tree.leaves(grads), strict=True):
+            assert np.abs(b).max() > 0 and np.abs(a - b).max() <= 1e-5 * np.abs(b).max(), node
+    (mine,), (theirs,) = (
+        [stage.params for stage in trainer.plan.stages if stage.kind is EDGES] for trainer in reversed(trainers)
+    )
+    assert mine == theirs == ("edge0", "edge1", "edge2", "edge3", "update")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["regression", "selection"])
+def test_gradients_of_replicas_add_up_to_those_of_one(kind):
+    found = []
+    for replicas in (1, 2):
+        _, (model, data), _ = both(kind, replicas)
+        trainer = amp.Trainer(model.graph, workers=replicas, **SETTINGS)
+        loss = trainer.accumulate(data, update=False)["loss_sum"]
+        found.append((loss, model.gradients(trainer.gradients)))
+    assert {"edge0/0", "edge0/1", "update/0", "update/1"} < set(trainer.params)
+    (one, wanted), (two, got) = found
+    assert two == pytest.approx(one, rel=1e-5)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+        assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "match"),
+    [
+        ({"n_features": 0}, "`n_features`: expected at least 1, got 0"),
+        ({"n_features": 3, "n_kinds": 0}, "`n_kinds`: expected at least 1, got 0"),
+        ({"n_features": 7, "hidden": 6}, "`hidden`: expected at least the 7 features, got 6"),
+    ],
+)
+def test_sizes_that_do_not_fit(sizes, match):
+    for init in (ggnn.init_regression, ggnn.init_selection):
+        with pytest.raises(SettingsError, match=match):
+            init(jax.random.key(0), **sizes)
+
+
+def test_plain_instances_are_the_same_graphs():
+    data = qm9.split(qm9.synthetic(9), n_valid=4).valid
+    plain, pumped = data.plain(), data.gather(np.arange(4))
+    assert [len(one["x"]) for one in plain] == pumped["x"].sizes.tolist()
+    np.testing.assert_array_equal(np.concatenate([one["x"] for one in plain]), pumped["x"].payload)
+    assert [one["target"] for one in plain] == pumped["target"].payload.tolist()
+    for one, topology in zip(plain, pumped["edges"].payload, strict=True):
+        edges = one["edges"]
+        for kind in range(4):
+            assert edges.senders[edges.kinds == kind].tolist() == topology.gather[kind].tolist()
+            assert edges.receivers[edges.kinds == kind].tolist() == topology.scatter[kind].tolist()

@@ -1,5 +1,6 @@
 """The models that read their embedding from a table in host memory by a switch: its gradients are those of the one on a device, and it trains."""
 
+import jax
 import numpy as np
 import optax
 import pytest
@@ -9,17 +10,20 @@ from ampjax.data import list_reduction, sst, wikiner
 from ampjax.errors import SettingsError
 from ampjax.models.rnn import list_reduction_rnn
 from ampjax.models.tagger import Sizes, tagger
-from ampjax.models.tree_lstm import Cells, tree_lstm
+from ampjax.models.tree_lstm import SPEC, Cells, init, tree_lstm
 from ampjax.sparse import Table
 
 
 def lists(table):
-    return list_reduction_rnn(6, table=table), list_reduction.Sequences(list_reduction.generate(6, seed=3), 6)
+    model = list_reduction_rnn(6, table=table)
+    return model.graph, model.data(list_reduction.plain(list_reduction.generate(6, seed=3)))
 
 
 def trees(table):
-    data, _ = sst.synthetic(6, 1)
-    return tree_lstm(len(data.vocabulary), Cells("tai", 6, 5, 1.0), table=table), sst.TreeInstances(data)
+    (data, _), cells = sst.synthetic(6, 1), Cells("tai", 6, 5, 1.0)
+    params = init(jax.random.key(0), len(data.vocabulary), cells, table)
+    model = amp.compile(tree_lstm(cells), params, SPEC)
+    return model.graph, model.data(sst.plain(data))
 
 
 def sentences(table):
@@ -54,5 +58,3 @@ def test_a_table_that_does_not_fit_is_refused():
     for model in (lists, trees, sentences):
         with pytest.raises(SettingsError, match=r"`table`: expected at least \d+ rows of 6 numbers, got 3 rows"):
             model(small)
-    with pytest.raises(SettingsError, match="no vectors or transform beside it, got `embedding_tx`"):
-        tree_lstm(3, embedding_tx=optax.sgd(0.1), table=small)

@@ -1,4 +1,4 @@
-"""The RNN against a few lines of JAX, in all the ways in which it can be fed."""
+"""The RNN against a few lines of JAX: single sequences, buckets, copies."""
 
 from typing import Any
 
@@ -9,10 +9,9 @@ import optax
 import pytest
 
 import ampjax as amp
-from ampjax.data.list_reduction import Buckets, ListReduction, Sequences, generate
+from ampjax.data.list_reduction import Buckets, ListReduction, generate, plain
 from ampjax.errors import SettingsError
 from ampjax.models import list_reduction_rnn
-from ampjax.train.initial_params import initial_params
 
 pytestmark = pytest.mark.slow
 
@@ -50,50 +49,42 @@ def assert_close(found: Any, wanted: Any) -> None:
         assert np.abs(one - other).max() <= 1e-5 * np.abs(other).max()
 
 
-@pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("options", [{"max_active_keys": 1, "max_dispatch_size": 1}, {"workers": 2}])
-def test_gradients_of_single_sequences_are_those_of_plain_jax(whole: bool, options: dict[str, int]) -> None:
-    graph = list_reduction_rnn(HIDDEN, whole=whole)
-    params = initial_params(graph, {}, 0)
-    assert_close(accumulated(graph, Sequences(DATA, HIDDEN, whole), params, **options), expected(params, DATA))
+def test_gradients_of_single_sequences_are_those_of_plain_jax(options: dict[str, int]) -> None:
+    model = list_reduction_rnn(HIDDEN)
+    params = model.initial_params
+    assert_close(accumulated(model.graph, model.data(plain(DATA)), params, **options), expected(params, DATA))
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_gradients_of_buckets_are_those_of_plain_jax(whole: bool) -> None:
+def test_gradients_of_buckets_are_those_of_plain_jax() -> None:
     """Each bucket gives the mean over its real sequences, so buckets of one length with three of them weigh a third."""
     same = DATA.lengths == np.bincount(DATA.lengths).argmax()
     ids = np.flatnonzero(same)[:3]
     data = ListReduction(DATA.tokens[ids], DATA.lengths[ids], DATA.labels[ids])
-    graph = list_reduction_rnn(HIDDEN, batch=4, whole=whole)
-    params = initial_params(graph, {}, 0)
-    wanted = jax.tree.map(lambda g: g / len(ids), expected(params, data))
-    assert_close(accumulated(graph, Buckets(data, 4, HIDDEN, whole), params), wanted)
+    model = list_reduction_rnn(HIDDEN, batch=4)
+    wanted = jax.tree.map(lambda g: g / len(ids), expected(model.initial_params, data))
+    assert_close(accumulated(model.graph, model.data(Buckets(data, 4)), model.initial_params), wanted)
 
 
 OF_ONE_KIND = [pytest.param(options, marks=pytest.mark.full) for options in ({"replicas": 3}, {"copies": 3})]
 """The third has both, so these are left to the full run."""
 
 
-@pytest.mark.parametrize("options", [*OF_ONE_KIND, {"copies": 2, "replicas": 2, "whole": True}])
+@pytest.mark.parametrize("options", [*OF_ONE_KIND, {"copies": 2, "replicas": 2}])
 def test_gradients_of_replicas_add_up_to_those_of_one(options: dict[str, Any]) -> None:
-    graph = list_reduction_rnn(HIDDEN, **options)
-    params = initial_params(graph, {}, 0)
-    found = accumulated(graph, Sequences(DATA, HIDDEN, options.get("whole", False)), params, workers=3)
+    model = list_reduction_rnn(HIDDEN, **options)
+    params = model.initial_params
+    found = accumulated(model.graph, model.data(plain(DATA)), model.node_params(params), workers=3)
     assert all(np.abs(np.asarray(leaf)).max() > 0 for leaf in jax.tree.leaves(found))
-    one = {name.split("/")[0]: tree for name, tree in params.items()}
-    summed = {
-        node: jax.tree.map(lambda *g: sum(g), *(tree for name, tree in found.items() if name.split("/")[0] == node))
-        for node in one
-    }
-    assert_close(summed, expected(one, DATA))
+    assert_close(model.gradients({node: (tree, 0) for node, tree in found.items()}), expected(params, DATA))
 
 
 def test_metrics_of_copies_are_those_of_one() -> None:
     """Two losses would add up; two copies of one loss are one."""
-    found = [
-        amp.Trainer(list_reduction_rnn(HIDDEN, copies=copies), workers=copies).evaluate(Sequences(DATA, HIDDEN))
-        for copies in (1, 3)
-    ]
+    found = []
+    for copies in (1, 3):
+        model = list_reduction_rnn(HIDDEN, copies=copies)
+        found.append(amp.Trainer(model.graph, workers=copies).evaluate(model.data(plain(DATA))))
     assert found[0] == pytest.approx(found[1]) and {*found[0]} == {"loss", "accuracy"}
 
 

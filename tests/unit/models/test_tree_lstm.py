@@ -12,7 +12,7 @@ import ampjax as amp
 from ampjax.data import sst
 from ampjax.errors import SettingsError
 from ampjax.models.layers.dropout import dropout
-from ampjax.models.tree_lstm import Cells, tree_lstm
+from ampjax.models.tree_lstm import SPEC, Cells, init, tree_lstm
 
 pytestmark = pytest.mark.slow
 
@@ -33,6 +33,12 @@ def shapes(folder: Path) -> sst.Trees:
     lines = ["(4 alone)", "(3 (2 a) (4 (1 b) (0 c)))", deep(7), "(0 (1 (2 a) (3 b)) (4 (2 c) (1 d)))"]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return sst.read_trees(path)
+
+
+def compiled(trees: sst.Trees, cells: Cells, replicas: int = 1) -> amp.Compiled:
+    """The model for the vocabulary of some trees."""
+    params = init(jax.random.key(0), len(trees.vocabulary), cells)
+    return amp.compile(tree_lstm(cells, replicas), params, SPEC)
 
 
 def direct_loss(params, trees: sst.Trees, kind: str):
@@ -77,14 +83,14 @@ def direct_loss(params, trees: sst.Trees, kind: str):
 def test_gradients_are_those_of_a_direct_implementation(tmp_path: Path, kind: str, replicas: int) -> None:
     """Replicas start equal, and their gradients add up to those of one."""
     trees = shapes(tmp_path)
-    graph = tree_lstm(len(trees.vocabulary), Cells(kind, E, H, keep=1.0), embedding_interval=NEVER, replicas=replicas)
-    trainer = amp.Trainer(graph, min_update_interval=NEVER, max_active_keys=3, max_dispatch_size=4)
+    model = compiled(trees, Cells(kind, E, H, keep=1.0), replicas)
+    trainer = amp.Trainer(model.graph, min_update_interval=NEVER, max_active_keys=3, max_dispatch_size=4)
     rng = np.random.default_rng(0)
     first = {node: tree for node, tree in trainer.params.items() if not node.endswith("/1")}
     params = {n.removesuffix("/0"): jax.tree.map(lambda x: rng.normal(size=x.shape), tree) for n, tree in first.items()}
     params = jax.tree.map(np.float32, params)
     trainer.set_params({node: params[node.split("/")[0]] for node in trainer.params})
-    got = trainer.accumulate(sst.TreeInstances(trees))
+    got = trainer.accumulate(model.data(sst.plain(trees)))
     loss, grads = jax.value_and_grad(direct_loss)(params, trees, kind)
     assert got["loss_sum"] == pytest.approx(float(loss), rel=1e-5)
     found: dict = {}
@@ -104,8 +110,9 @@ def test_a_tree_of_depth_100_trains(tmp_path: Path) -> None:
     path = tmp_path / "trees.txt"
     path.write_text(deep(100) + "\n(2 a)\n", encoding="utf-8")
     trees = sst.read_trees(path)
-    trainer = amp.Trainer(tree_lstm(len(trees.vocabulary), Cells("tai", E, H, 0.5)), optax.adagrad(0.05))
-    history = trainer.fit(sst.TreeInstances(trees), sst.TreeInstances(trees), epochs=2, progress=False)
+    model = compiled(trees, Cells("tai", E, H, 0.5))
+    data = model.data(sst.plain(trees))
+    history = amp.Trainer(model.graph, optax.adagrad(0.05)).fit(data, data, epochs=2, progress=False)
     assert history[1].train["loss"] < history[0].train["loss"]
     assert set(history[1].valid) == {"loss", "accuracy", "root_accuracy"}
 
@@ -113,17 +120,19 @@ def test_a_tree_of_depth_100_trains(tmp_path: Path) -> None:
 def test_an_empty_data_set_is_refused(tmp_path: Path) -> None:
     trees = shapes(tmp_path)
     none = sst.Trees(trees.ptr[:1], *(getattr(trees, n)[:0] for n in ("words", "labels", "parents", "sides")), ())
+    model = compiled(trees, Cells("tai", E, H))
     with pytest.raises(SettingsError, match="at least one instance"):
-        amp.Trainer(tree_lstm(3, Cells("tai", E, H))).evaluate(sst.TreeInstances(none))
+        amp.Trainer(model.graph).evaluate(model.data(sst.plain(none)))
 
 
 def test_root_accuracy_counts_roots(tmp_path: Path) -> None:
     trees = shapes(tmp_path)
-    trainer = amp.Trainer(tree_lstm(len(trees.vocabulary), Cells("fold", E, H)))
-    logits = trainer.predict(sst.TreeInstances(trees))["logits"]
-    metrics = trainer.evaluate(sst.TreeInstances(trees))
+    model = compiled(trees, Cells("fold", E, H))
+    trainer, data = amp.Trainer(model.graph), model.data(sst.plain(trees))
+    logits = trainer.predict(data)["logits"]
+    metrics = trainer.evaluate(data)
     hits = {}
-    for instance, at, payload in zip(logits.instance, logits.fields["at"], logits.payload, strict=True):
+    for instance, at, payload in zip(logits.instance, logits.fields["v_i"], logits.payload, strict=True):
         hits[instance, at] = payload.argmax() == trees.labels[trees.ptr[instance] + at]
     roots = [hits[i, n - 1] for i, n in enumerate(np.diff(trees.ptr))]
     assert metrics["accuracy"] == pytest.approx(np.mean(list(hits.values())))
@@ -144,7 +153,7 @@ def test_dropout_keeps_the_mean_and_is_off_without_a_key() -> None:
         (lambda: Cells("lstm"), "`fold` or `tai`"),
         (lambda: Cells(hidden=0), "sizes of at least 1"),
         (lambda: Cells(keep=0.0), "0 < keep <= 1"),
-        (lambda: tree_lstm(0), "n_words"),
+        (lambda: init(jax.random.key(0), 0, Cells()), "n_words"),
     ],
 )
 def test_sizes_that_do_not_fit(make, match: str) -> None:

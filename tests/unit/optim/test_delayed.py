@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import ampjax as amp
 from ampjax.data import list_reduction
 from ampjax.errors import SettingsError
-from ampjax.models import list_reduction_rnn
 from ampjax.optim import RandomDelay, delayed, make_update, stage_delays
+from experiments.by_hand.rnn_graph import list_reduction_rnn
 
 N_STEPS = 9
 

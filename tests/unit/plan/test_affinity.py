@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import ampjax as amp
 from ampjax.errors import SettingsError
-from ampjax.models import list_reduction_rnn
 from ampjax.plan.affinity import assign, heavy_neighbours, hosted
 from ampjax.plan.device_packing import Memory
+from experiments.by_hand.rnn_graph import list_reduction_rnn
 
 LIGHT, HEAVY, BOTH, LOOSE = range(4)
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 import ampjax as amp
 from ampjax.data.generated.priorities import N_PRIORITIES, N_VALUES
-from ampjax.models.functions.rnn_function import linear
 from ampjax.models.functions.zoo.small_cells import init_linears, init_tables, scored
+from ampjax.models.layers.linear import linear
 
 SPEC = {"priority": "int32[t]", "value": "int32[t]", "label": "int32[]"}
 """What an instance looks like."""

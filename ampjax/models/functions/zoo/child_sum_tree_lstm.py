@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 import ampjax as amp
 from ampjax.data.generated.dependency_trees import N_CLASSES, N_WORDS
-from ampjax.models.functions.rnn_function import linear
 from ampjax.models.functions.zoo.small_cells import cross_entropy, init_linears, init_tables
+from ampjax.models.layers.linear import linear
 
 SPEC = {"tree": amp.Tree("int32[v]", "int32[v]", {"word": "int32[v]", "label": "int32[v]"}), "label": "int32[]"}
 """What an instance looks like."""

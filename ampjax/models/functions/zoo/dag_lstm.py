@@ -12,8 +12,8 @@ import jax.numpy as jnp
 
 import ampjax as amp
 from ampjax.data.generated.circuits import MOST_NODES, N_GATES
-from ampjax.models.functions.rnn_function import linear
 from ampjax.models.functions.zoo.small_cells import cross_entropy, init_linears, init_tables
+from ampjax.models.layers.linear import linear
 
 SPEC = {"gate": "int32[v]", "number": "int32[v]", "parents": "int32[v,e]", "label": "int32[v]"}
 """What an instance looks like: nodes in topological order, with the numbers of their parents."""

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 import ampjax as amp
 from ampjax.data.generated.documents import N_CHARACTERS, N_CLASSES
-from ampjax.models.functions.rnn_function import linear
 from ampjax.models.functions.zoo.small_cells import init_linears, init_tables, lstm, scored
+from ampjax.models.layers.linear import linear
 
 SPEC = {"text": "int32[s,w,c]", "label": "int32[]"}
 """What an instance looks like: sentences of words of characters."""

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 import ampjax as amp
 from ampjax.data.generated.pointer_facts import N_PLACES
-from ampjax.models.functions.rnn_function import linear
 from ampjax.models.functions.zoo.small_cells import init_linears, init_tables, scored
+from ampjax.models.layers.linear import linear
 
 SPEC = {"source": "int32[f]", "target": "int32[f]", "start": "int32[]", "hops": "int32[]", "label": "int32[]"}
 """What an instance looks like: facts, where to start, and how many hops to make."""

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 import ampjax as amp
 from ampjax.data.generated.additions import CALL, CARRY, HALT, MOST_STEPS, N_COLUMNS, WRITE
-from ampjax.models.functions.rnn_function import linear
 from ampjax.models.functions.zoo.small_cells import cross_entropy, init_linears, lstm
+from ampjax.models.layers.linear import linear
 
 SPEC = {
     "numbers": f"int32[2,{N_COLUMNS}]",

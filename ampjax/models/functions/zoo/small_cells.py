@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from ampjax.models.functions.rnn_function import linear
+from ampjax.models.layers.linear import linear
 from ampjax.nn import Embed, Linear
 
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 import ampjax as amp
 from ampjax.data.generated.formulas import MOST_WORDS, N_CLASSES, N_WORDS
-from ampjax.models.functions.rnn_function import linear
 from ampjax.models.functions.zoo.small_cells import cross_entropy, init_linears, init_tables, lstm
+from ampjax.models.layers.linear import linear
 
 SPEC = {"words": "int32[w]", "actions": "int32[a]", "label": "int32[]"}
 """What an instance looks like."""

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 import ampjax as amp
-from ampjax.models.functions.rnn_function import linear
 from ampjax.models.functions.zoo.small_cells import init_linears, scored
+from ampjax.models.layers.linear import linear
 
 SPEC = {"x": "float32[2]", "label": "int32[]"}
 """What an instance looks like."""

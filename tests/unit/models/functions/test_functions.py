@@ -9,20 +9,20 @@ import pytest
 
 import ampjax as amp
 from ampjax.data import list_reduction, permutation, sst, wikiner
-from ampjax.data.permutation import ShuffledRows
 from ampjax.ir.instances import Instances
 from ampjax.models import act, mixture, rnn, tree_lstm
-from ampjax.models import permutation as permutation_graph
+from ampjax.models import permutation as permutation_model
 from ampjax.models import tagger as tagger_graph
 from ampjax.models.functions import (
-    act_function,
     mixture_function,
-    permutation_function,
-    rnn_function,
     tagger_function,
-    tree_lstm_function,
 )
 from ampjax.train.settings import Settings
+from experiments.by_hand import rnn_graph
+from experiments.by_hand.act_graph import act_rnn
+from experiments.by_hand.permutation_graph import ShuffledRows
+from experiments.by_hand.permutation_graph import permutation as permutation_graph
+from experiments.by_hand.tree_lstm_graph import tree_lstm as tree_lstm_graph
 
 KEY = jax.random.key(0)
 SETTINGS = Settings(max_active_keys=4, max_dispatch_size=16)
@@ -33,15 +33,14 @@ def sequences() -> Any:
     """List reduction, one sequence an instance."""
     data = list_reduction.generate(5)
     hidden = 6
-    compiled = amp.compile(rnn_function.list_reduction, rnn_function.init(KEY, hidden), rnn_function.spec())
-    return compiled, list_reduction.plain(data), rnn.list_reduction_rnn(hidden), list_reduction.Sequences(data, hidden)
+    plain, graph = list_reduction.plain(data), rnn_graph.list_reduction_rnn(hidden)
+    return rnn.list_reduction_rnn(hidden), plain, graph, list_reduction.Sequences(data, hidden)
 
 
 def buckets() -> Any:
     """List reduction, a bucket of three an instance, some of them not full."""
     data, hidden = list_reduction.Buckets(list_reduction.generate(8), 3, 6), 6
-    compiled = amp.compile(rnn_function.list_reduction, rnn_function.init(KEY, hidden), rnn_function.spec(3))
-    return compiled, data.plain(), rnn.list_reduction_rnn(hidden, 3), data
+    return rnn.list_reduction_rnn(hidden, 3), data.plain(), rnn_graph.list_reduction_rnn(hidden, 3), data
 
 
 def trees(kind: str) -> Any:
@@ -49,9 +48,9 @@ def trees(kind: str) -> Any:
     data, _ = sst.synthetic(4, 1, seed=3)
     cells = tree_lstm.Cells(kind, 4, 6, keep=1)
     n_words = len(data.vocabulary)
-    function, params = tree_lstm_function.tree_lstm(cells), tree_lstm_function.init(KEY, n_words, cells)
-    compiled = amp.compile(function, params, tree_lstm_function.SPEC)
-    return compiled, sst.plain(data), tree_lstm.tree_lstm(n_words, cells), sst.TreeInstances(data)
+    function, params = tree_lstm.tree_lstm(cells), tree_lstm.init(KEY, n_words, cells)
+    compiled = amp.compile(function, params, tree_lstm.SPEC)
+    return compiled, sst.plain(data), tree_lstm_graph(n_words, cells), sst.TreeInstances(data)
 
 
 def sentences() -> Any:
@@ -92,19 +91,17 @@ def pondering() -> Any:
         start = amp.messages(np.zeros((1, 6), np.float32), t=zero, length=own, step=zero, more=zero)
         steps = amp.messages(x, t=np.arange(length), length=np.full(length, length))
         columns.append({"x": steps, "s0": start, "label": np.int32(number % 2)})
-    params = jax.tree.map(
-        lambda leaf: 0.5 * rng.normal(size=leaf.shape).astype(np.float32), act_function.init(KEY, sizes)
-    )
-    compiled = amp.compile(act_function.act_rnn(sizes), params, act_function.spec(sizes))
-    return compiled, plain, act.act_rnn(sizes), columns
+    params = jax.tree.map(lambda leaf: 0.5 * rng.normal(size=leaf.shape).astype(np.float32), act.init(KEY, sizes))
+    compiled = amp.compile(act.act_rnn(sizes), params, act.spec(sizes))
+    return compiled, plain, act_rnn(sizes), columns
 
 
 def shuffles() -> Any:
     """Operations in an order of each instance's own."""
     data = permutation.generate(5, 3)
-    params = permutation_function.init(KEY, 3, 6)
-    compiled = amp.compile(permutation_function.permutation, params, permutation_function.SPEC)
-    return compiled, permutation.plain(data), permutation_graph.permutation(3, 6), ShuffledRows(data)
+    params = permutation_model.init(KEY, 3, 6)
+    compiled = amp.compile(permutation_model.permutation, params, permutation_model.SPEC)
+    return compiled, permutation.plain(data), permutation_graph(3, 6), ShuffledRows(data)
 
 
 CASES = {

@@ -1,0 +1,39 @@
+"""How reading rows of a table in host memory becomes a node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ampjax.errors import GraphError
+from ampjax.frontend.combinators.tracing import Call
+from ampjax.frontend.deduction.index_spaces import Region
+from ampjax.frontend.deduction.lowering import Lowering
+from ampjax.frontend.deduction.node_bodies import NodeNote, as_it_is
+from ampjax.frontend.deduction.values import Computed, Elements, Static, Value, Wanted
+
+
+def look_up(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Value]:
+    """Rows of a table: a node whose parameters are the table, and whose only input are the ids."""
+    (ids,), table = operands, call.options["table"]
+    if isinstance(ids, Elements):
+        raise GraphError(call.line, "ids of one element", "a sequence of them", "Call `amp.look_up` in a `map`.")
+    if not isinstance(ids, Static | Computed):
+        fix = "Take them from the example; a row that all examples read can be a key of the parameters."
+        raise GraphError(call.line, "ids that depend on the example", "the same for all examples", fix)
+    key = low.draft.params.key_of(table, call.line)
+    note = NodeNote(
+        name=f"{key}/ids",
+        region=region,
+        inputs=[ids],
+        types=[call.options["ids"]],
+        function=as_it_is,
+        results=[call.options["ids"]],
+        groups=[[0]],
+        line=call.line,
+    )
+    if isinstance(ids, Computed) and not (ids.flow.is_fresh and len(ids.flow.types) == 1):
+        (alone,) = low.draft.compute(note)
+        note = replace(note, inputs=[Computed(alone)])
+    (rows,) = low.draft.compute(replace(note, name=key, results=call.results, named_by=key, table=table))
+    return [Computed(rows)]

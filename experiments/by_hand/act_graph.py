@@ -1,0 +1,51 @@
+"""A recurrent network with adaptive computation time, by hand: two nested loops; `ampjax.models.act` has the cells.
+
+The end of the outer loop is read from the state. The end of the inner one depends on payloads, so a `route_by` reads the decision to go on back
+to the host.
+"""
+
+from __future__ import annotations
+
+import ampjax as amp
+from ampjax.ir.graph import Graph
+from ampjax.models.act import Ponder
+from ampjax.models.layers.losses import labelled_cross_entropy
+
+
+def act_rnn(ponder: Ponder, replicas: int = 1) -> Graph:
+    """Makes a classifier of sequences that ponders every input.
+
+    Pumps: `x` `[E]` for each place of the sequence, with the fields `t` and `length`; `s0` `[H]`, the first state, with `t` 0, `length`,
+    `step` 0 and `more` 0; `label` `()` int32.
+
+    Args:
+      ponder: The sizes.
+      replicas: The number of copies of `step`, each for some instances.
+
+    Returns:
+      The graph, with the parameterised nodes `step` (or `step/0` ...) and `classify`, the losses `xent` (metric `accuracy`) and `cost`
+      (metric `ponder`: `N + R` of an input on average), and the sink `logits`.
+    """
+    most = ponder.max_steps
+    with amp.Graph() as graph:
+        x = amp.pump("x", (ponder.n_in,), fields=("t", "length"))
+        s0 = amp.pump("s0", (ponder.hidden,), fields=("t", "length", "step", "more"))
+        label = amp.pump("label", (), "int32")
+        state = amp.phi("state")
+        start = amp.npt("begin", ponder.begin, join=("instance", "t"))(state, x)
+        pondering = amp.phi("pondering")
+        step = amp.ppt("step", ponder.step, params=ponder.init_step, outputs=2)
+        row, more = amp.replicate(step, replicas)(pondering)
+        row = amp.route_by(row, more, "more", assume=lambda s: s.step < (s.t + 1) * (most - 1), name="more")
+        again, ended = amp.cond(row, lambda s: s.more == 1, name="again")
+        again = amp.isu(again, lambda s: s.replace(step=s.step + 1), lambda s: s.replace(step=s.step - 1))
+        pondering.connect(start, again)
+        mean, cost = amp.npt("end", ponder.end, outputs=2)(ended)
+        amp.loss("cost", ponder.cost)(cost)
+        mean = amp.isu(mean, lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
+        onwards, done = amp.cond(mean, lambda s: s.t < s.length, name="onwards")
+        state.connect(s0, onwards)
+        logits = amp.ppt("classify", amp.nn.Linear(ponder.hidden, ponder.n_out))(done)
+        amp.sink("logits", logits)
+        amp.loss("xent", labelled_cross_entropy, join=("instance",))(logits, label)
+    return graph

@@ -1,0 +1,41 @@
+"""Data sets that are drawn anew for each epoch, as data for compiled models."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ampjax as amp
+from ampjax.data.list_reduction import Buckets, generate
+from ampjax.errors import DataError
+from ampjax.ir.instances import Instances
+
+SPEC = {"tokens": "int32[t,2]", "label": "int32[2]"}
+
+
+def compiled() -> amp.Compiled:
+    def model(p, s):
+        h, _ = amp.scan(lambda h, token: (h + token.sum() * p["w"], None), jnp.float32(0), s["tokens"])
+        return h * s["label"].sum()
+
+    return amp.compile(model, {"w": jnp.ones(())}, SPEC)
+
+
+def test_buckets_are_drawn_anew():
+    buckets, model = Buckets(generate(40), 2), compiled()
+    data = model.data(buckets)
+    assert isinstance(data, Instances) and len(data) == len(buckets) and data.n_examples == 40
+    assert model.data(data) is data
+    other = data.reshuffle(np.random.default_rng(1))
+    want = model.data(buckets.reshuffle(np.random.default_rng(1)).plain())
+    ids = np.arange(len(want))
+    found, wanted, before = other.gather(ids), want.gather(ids), data.gather(ids)
+    for name, messages in wanted.items():
+        np.testing.assert_array_equal(found[name].payload, messages.payload)
+    assert any((found[name].payload != before[name].payload).any() for name in wanted)
+    with pytest.raises(DataError, match=r"what another model's `compiled.data` gave"):
+        compiled().data(data)
+
+
+def test_data_without_labels_are_drawn_once():
+    data = compiled().data(Buckets(generate(10), 2), labels=False)
+    assert not hasattr(data, "reshuffle")
