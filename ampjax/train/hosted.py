@@ -14,9 +14,9 @@ from ampjax.devices.allreduce import Device
 from ampjax.errors import GraphError
 from ampjax.hosts.hosted_executor import HostedExecutor
 from ampjax.hosts.hosts import Hosts
-from ampjax.hosts.in_processes import start_processes
-from ampjax.hosts.in_threads import start_threads
-from ampjax.hosts.make_host import HostProgram
+from ampjax.hosts.starting.in_processes import start_processes
+from ampjax.hosts.starting.in_threads import start_threads
+from ampjax.hosts.starting.make_host import HostProgram
 from ampjax.ir.host_tables import HostTable
 from ampjax.plan.planner import Plan
 from ampjax.sparse.table.sharded_table import Table

@@ -10,8 +10,8 @@ import ampjax as amp
 from ampjax.engine.executor import Executor
 from ampjax.engine.parameters import NodeTraining
 from ampjax.hosts.hosts import Hosts
-from ampjax.hosts.in_threads import start_threads
-from ampjax.hosts.make_host import HostProgram
+from ampjax.hosts.starting.in_threads import start_threads
+from ampjax.hosts.starting.make_host import HostProgram
 
 
 def trainer(graph, tx, n_hosts, spaces, **options):

@@ -9,10 +9,10 @@ from types import MappingProxyType
 
 from ampjax.cluster import memory_pair
 from ampjax.devices.allreduce import Device
-from ampjax.hosts.connect import Running, connect
 from ampjax.hosts.hosted_executor import HostedExecutor
 from ampjax.hosts.hosts import DRIVER, Hosts, Place
-from ampjax.hosts.make_host import BETWEEN_HOSTS, HostProgram
+from ampjax.hosts.starting.connect import Running, connect
+from ampjax.hosts.starting.make_host import BETWEEN_HOSTS, HostProgram
 from ampjax.ir.host_tables import SentTable
 from ampjax.plan.planner import Plan
 

@@ -8,10 +8,10 @@ from types import MappingProxyType
 import jax
 
 from ampjax.cluster import HostContext, HostOptions, spawn
-from ampjax.hosts.connect import Running, connect
 from ampjax.hosts.hosted_executor import HostedExecutor
 from ampjax.hosts.hosts import Hosts, Place
-from ampjax.hosts.make_host import BETWEEN_HOSTS, HostProgram
+from ampjax.hosts.starting.connect import Running, connect
+from ampjax.hosts.starting.make_host import BETWEEN_HOSTS, HostProgram
 from ampjax.ir.host_tables import SentTable
 from ampjax.plan.planner import Plan
 

@@ -13,8 +13,8 @@ from ampjax.hosts.hosted_executor import HostedExecutor
 from ampjax.hosts.hosted_store import HostedStore
 from ampjax.hosts.hosts import Place
 from ampjax.hosts.layout import HostLayout
-from ampjax.hosts.make_host import HostProgram
 from ampjax.hosts.operations import Names
+from ampjax.hosts.starting.make_host import HostProgram
 from ampjax.ir.host_tables import SentTable
 from ampjax.plan.planner import Plan
 
