@@ -62,8 +62,7 @@ def _loss(config: lm.Config) -> Any:
 
     def loss_fn(params: Any, batch: Any) -> jax.Array:
         model = functional.merge(lm.LanguageModel, config, params)
-        state = model.lstm.start(len(batch["inputs"]))
-        _, outputs = model(batch["inputs"], state, Dropout(None, 0.0))
+        _, outputs = model(batch, Dropout(None, 0.0))
         targets, samples = batch["targets"].ravel(), batch["samples"].ravel()
         even = (jnp.ones(targets.shape), jnp.ones(samples.shape))  # all classes are equally likely
         hidden = outputs.reshape(len(targets), -1)
