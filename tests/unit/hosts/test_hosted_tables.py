@@ -39,9 +39,11 @@ def assert_same_state(one, other):
 
 @pytest.mark.parametrize("name", [pytest.param("adagrad", marks=pytest.mark.full), "adam"])
 def test_a_recorded_run_gives_the_same_bits_on_hosts(name, tmp_path):
-    here, table = made(0, name, drop_staler_than=1)
+    options = {"drop_staler_than": 0, "min_update_interval": 1, "max_dispatch_size": 2, "policy": "wavefront"}
+    here, table = made(0, name, **options)
     history = here.fit(DATA, epochs=2, record=tmp_path / "run", **QUIET)
-    there, other = made(2, name, drop_staler_than=1)
+    assert all(epoch.dropped for epoch in history.epochs), "all go forth before the first comes back"
+    there, other = made(2, name, **options)
     again = amp.replay(tmp_path / "run", there, DATA, **QUIET)
     assert_same_state(there, here)
     assert other.version == table.version > 0
