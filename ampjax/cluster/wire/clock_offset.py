@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-TRIES = 8
+TRIES = 6
 """How often the other clock is read: the reading that was there and back soonest is the best."""
 
 
