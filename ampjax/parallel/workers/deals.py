@@ -17,7 +17,7 @@ from ampjax.devices.random_keys import data_of, on_host
 from ampjax.parallel.homes.all_homes import VariableHomes
 from ampjax.parallel.homes.column_reads import Readings
 from ampjax.parallel.homes.row_copies import RowsOnEveryMachine
-from ampjax.parallel.homes.row_homes import WHOLE, Reading, RowHome, row_bytes
+from ampjax.parallel.homes.row_homes import WHOLE, RowHome, row_bytes
 from ampjax.parallel.steps import batch_rows
 from ampjax.parallel.workers.process_group import ProcessGroup
 from ampjax.parallel.workers.worker_messages import Places, RowWork, StepDone, StepWork
@@ -116,24 +116,23 @@ class Dealer:
             home = self._homes.rows[path]
             size = self._sizes.at_least(path, max(len(unique.ids) for unique in each))
             touched = None if after is None else _touched(home, after.rows[path])
+            reading = readings[path] if home.is_served else WHOLE
             for replica, unique in zip(own, each, strict=True):
-                work = self._row_work(replica, home, unique, updates[path], after is not None)
-                reading = readings[path] if home.is_served else WHOLE
-                tables[replica][path] = work._replace(size=size, reading=reading, early=_early(home, unique, touched))
+                update, seen = self._target(replica, home, updates[path])
+                seen, early = seen + (after is not None), _early(home, unique, touched)
+                tables[replica][path] = RowWork(unique, size, reading, update, seen, early)
         number = self._group.next_number()
         works = {replica: StepWork(number, leaves[replica], tables[replica]) for replica in own}
         versions = [(key, n + (after is not None)) for key, n in self.versions]
         return Deal(number, leaves, rows, updates, works, versions)
 
-    def _row_work(
-        self, replica: int, home: RowHome, unique: UniqueRows, updates: Sequence[PendingUpdate], is_ahead: bool
-    ) -> RowWork:
+    def _target(self, replica: int, home: RowHome, updates: Sequence[PendingUpdate]) -> tuple[int | None, int]:
+        """The number of the update to which a replica pushes, None if it does not; and how many updates its table has seen."""
         machine = self._resources.homes[replica]
         copy = home.copy_of(machine)
         # What was gathered is the same at all replicas of a machine: the first one pushes it.
         pushes = home.is_served or replica == self._resources.replicas_of(machine)[0]
-        n_updates = home.tables[copy].n_updates + is_ahead
-        return RowWork(unique, 0, Reading(), updates[copy].number if pushes else None, n_updates)
+        return (updates[copy].number if pushes else None), home.tables[copy].n_updates
 
     def is_of(self, deal: Deal, parts: Mapping[int, Tree]) -> bool:
         """Whether a deal that was made before is the one for a batch now.

@@ -11,7 +11,12 @@ from ampjax.parallel.workers import deals
 
 
 def is_ahead(runner):
-    return runner.step._ahead is not None
+    return known(runner) is not None
+
+
+def known(runner):
+    """What workers know of the next step."""
+    return runner.step._ahead
 
 
 @pytest.mark.slow
@@ -25,7 +30,7 @@ def test_steps_that_know_the_next_one_are_the_same(options, tmp_path, monkeypatc
         runners = here(**options), runner
         for seed in range(3):
             same_step(runners, seed, following=seed + 1)
-        early = [work.early is not None for work in next(iter(runner.step._ahead.works.values())).tables.values()]
+        early = [work.early is not None for work in next(iter(known(runner).works.values())).tables.values()]
         assert early == [options.get("table_mode") == "lazy"]
         same_step(runners, 8, following=4)  # another batch than was announced
         [each.resplit(3) for each in runners]  # rows have moved since they were asked for

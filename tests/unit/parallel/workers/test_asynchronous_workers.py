@@ -40,7 +40,7 @@ def counting(folder):
 @pytest.mark.filterwarnings("ignore:ampjax. :RuntimeWarning")
 @pytest.mark.parametrize("faults", [(), pytest.param((1, 0), marks=pytest.mark.full)], ids=["", "lost"])
 def test_every_gradient_counts_once_although_processes_are_lost(faults, tmp_path):
-    wanted, ages, losses = collections.Counter(), [], []
+    wanted, ages, losses = collections.defaultdict(float), [], []
     with counting(tmp_path / "c") as runner:
         assert [state.role for state in runner.hosts] == ["server", "worker", "worker"]
         for number in range(7):
