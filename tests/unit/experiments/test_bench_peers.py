@@ -146,7 +146,7 @@ def test_graphs_side_by_side_have_our_gradients(kind: str, arrangement: str) -> 
     [
         ("qm9", ggnn_jax.qm9, {"n_train": 60, "n_valid": 30, "hidden": 12, "steps": 1}),
         ("qm9", ggnn_dense.qm9, {"n_train": 20, "n_valid": 10, "hidden": 12, "steps": 1}),
-        ("babi15", ggnn_jax.babi15, {"n_train": 60, "n_valid": 60, "nodes": 8}),
+        ("babi15", ggnn_jax.babi15, {"n_train": 120, "n_valid": 15, "nodes": 8}),
         pytest.param("wikiner", wikiner_jax.Model, {"n_train": 20, "n_valid": 5}, marks=pytest.mark.long),
     ],
 )
