@@ -208,6 +208,11 @@ class ChosenEmbed:
         """`[n_rows, *row]`."""
         return tuple(self.values.shape) if self.table is None else self.table.shape
 
+    @property
+    def rows(self) -> Any:
+        """What a model that is a function takes as its parameter, to be read by `amp.look_up`: the table, or the first rows."""
+        return self.values if self.table is None else self.table
+
     def init(self, key: jax.Array) -> jax.Array:
         """The rows: those of the table as they are now, else the first ones.
 

@@ -19,7 +19,7 @@ from ampjax.utils.text_tables import compact
 from experiments.common import require_positive, require_seeds
 from experiments.records import append
 from experiments.sequences.subjects import Name, Sizes, Subject, make_subject
-from experiments.sequences.ways import Recipe, train_graph, train_runner
+from experiments.sequences.ways import Recipe, embeddings, train_graph, train_runner
 
 Way = Literal["graph", "runner"]
 
@@ -43,6 +43,7 @@ class SequencesOptions(Sizes):
       min_admission: Instances are admitted when there is room for so many at once; by default a batch.
       policy: Which messages a worker takes next.
       max_dispatch_size: Messages in one dispatch at most.
+      tables: Whether the graph's embeddings are tables in host memory where `get_runner` would make them so; else they are on the device.
       synthetic: Generated sentences in place of files.
       data_dir: Folder with data files; else the environment variable AMPJAX_DATA, else generated sentences.
       json: File to which a JSON object is appended for each epoch.
@@ -58,6 +59,7 @@ class SequencesOptions(Sizes):
     min_admission: int | None = None
     policy: str = "wavefront"
     max_dispatch_size: int = 1024
+    tables: bool = True
     synthetic: bool = False
     data_dir: Path | None = None
     json: Path | None = None
@@ -144,7 +146,10 @@ def main(options: SequencesOptions, console: Console | None = None) -> list[dict
         for way in options.ways:
             tell = partial(board.tell, subject, way, seed)
             if way == "graph":
-                train_graph(subject, recipe, options.settings(), tell)
+                layers = embeddings(subject, recipe) if options.tables else {}
+                for key, layer in layers.items():
+                    board.console.print(f"{key}: {layer}")
+                train_graph(subject, recipe, options.settings(), tell, layers)
             else:
                 train_runner(subject, recipe, tell)
     board.console.print(board.table())

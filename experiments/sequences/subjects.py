@@ -55,6 +55,7 @@ class Subject:
       params: Its first parameters.
       spec: What its instances look like.
       train: Training instances.
+      embeddings: By key of the parameters, the leaf of instances that has an embedding's ids.
       nested: From the function's parameters to those of the program of batches.
       loss: The program of batches.
       batches: Gives an epoch's padded batches.
@@ -66,6 +67,7 @@ class Subject:
     params: Tree = field(repr=False)
     spec: Tree
     train: Stacked = field(repr=False)
+    embeddings: Mapping[str, str]
     nested: Callable[[Tree], Tree]
     loss: Callable[[Tree, Any], Any]
     batches: Callable[[int], Iterator[Any]]
@@ -124,6 +126,7 @@ def _language_model(train: Pairs, valid: Pairs, vocabularies: tuple[int, int], s
         language_model_function.init(config, seed),
         language_model_function.SPEC,
         plain_sentences(train.source),
+        {"embedding": "inputs"},
         lambda params: params,
         lm.make_loss(config),
         lambda epoch: batches(padded, epoch),
@@ -158,6 +161,7 @@ def _translation(train: Pairs, valid: Pairs, vocabularies: tuple[int, int], size
         translation_function.init(config, seed),
         translation_function.SPEC,
         plain(train),
+        {"source_embedding": "source", "target_embedding": "target_in"},
         translation_function.nested,
         nmt.make_loss(config),
         padded.epoch,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -58,7 +59,13 @@ class Recipe:
     seed: int
 
 
-def train_graph(subject: Subject, recipe: Recipe, settings: Mapping[str, Any], report: Report) -> None:
+def train_graph(
+    subject: Subject,
+    recipe: Recipe,
+    settings: Mapping[str, Any],
+    report: Report,
+    layers: Mapping[str, amp.nn.ChosenEmbed] = MappingProxyType({}),
+) -> None:
     """Trains the function, compiled; in asynchronous mode every node updates when it has the gradient rows that a batch brings on average.
 
     The rates of the first two epochs contain the compilation of kernels.
@@ -68,8 +75,10 @@ def train_graph(subject: Subject, recipe: Recipe, settings: Mapping[str, Any], r
       recipe: How.
       settings: Further settings of the trainer.
       report: Is called after each epoch.
+      layers: By key of the parameters, where the rows of an embedding lie; all others are on the device.
     """
-    compiled = amp.compile(subject.model, subject.params, subject.spec)
+    params = subject.params | {key: layer.rows for key, layer in layers.items()}
+    compiled = amp.compile(subject.model, params, subject.spec)
     data, chosen = compiled.data(subject.train), amp.Settings(**settings, seed=recipe.seed)
     rows = intervals(rows_per_instance(compiled.graph, data, chosen), recipe.batch)
     set_options(compiled.graph, lambda node: {"min_update_interval": rows[node]})
@@ -82,6 +91,24 @@ def train_graph(subject: Subject, recipe: Recipe, settings: Mapping[str, Any], r
         watch.restart()
 
     trainer.fit(data, epochs=recipe.epochs, callbacks=[tell], progress=False)
+
+
+def embeddings(subject: Subject, recipe: Recipe) -> dict[str, amp.nn.ChosenEmbed]:
+    """Where the rows of each embedding lie: by the rule of `get_runner`, for the ids of an update.
+
+    Args:
+      subject: What is trained.
+      recipe: How.
+
+    Returns:
+      The layers, by key of the parameters.
+    """
+    found = {}
+    for key, leaf in subject.embeddings.items():
+        ids = subject.train.columns[leaf]
+        per_update = round(recipe.batch * len(ids.values) / len(ids))
+        found[key] = amp.nn.choose_embed(subject.params[key], recipe.tx, ids.values, ids_per_update=per_update)
+    return found
 
 
 def train_runner(subject: Subject, recipe: Recipe, report: Report) -> None:

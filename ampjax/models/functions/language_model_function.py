@@ -15,7 +15,7 @@ SPEC = {"inputs": "int32[w]", "targets": "int32[w]"}
 """What an instance looks like: a sentence after its start mark, and the same sentence before its end mark."""
 
 init = lm.init
-"""Makes the parameters, `embedding`, `lstm` and `softmax`: those of `ampjax.models.lm`."""
+"""Makes the parameters, `embedding`, `lstm` and `softmax`: those of `ampjax.models.lm`. `embedding` may be an `ampjax.sparse.Table` of the same rows."""
 
 
 def language_model(config: lm.Config) -> Callable[[Any, Any], jax.Array]:
@@ -32,7 +32,7 @@ def language_model(config: lm.Config) -> Callable[[Any, Any], jax.Array]:
         net = functional.merge(lm.LanguageModel, config, params)
 
         def read(state: Any, word: jax.Array) -> tuple[Any, jax.Array]:
-            x = amp.node("embedding")(lambda i: net.embedding[i])(word)
+            x = amp.look_up(params["embedding"], word)
             state = net.lstm(state, amp.dropout(x, config.dropout))
             return state, state[1]
 

@@ -91,15 +91,14 @@ def translation(config: nmt.Config) -> Callable[[Any, Any], jax.Array]:
 
     def model(params: Any, pair: Any) -> jax.Array:
         net = functional.merge(nmt.Translator, config, nested(params))
-        source = amp.map(amp.node("source_embedding")(lambda i: net.source_embedding[i]), pair["source"])
+        source = amp.map(lambda word: amp.look_up(params["source_embedding"], word), pair["source"])
         values, states = net.encoder.read(source, run, amp.map)
         attend = attention_over(net.decoder.attention, values)
-        embed = amp.node("target_embedding")(lambda i: net.target_embedding[i])
         xent = optax.softmax_cross_entropy_with_integer_labels
         score = amp.node("output")(lambda x, word: xent(x @ net.output[...], word))  # no message holds all logits
 
         def write(state: Any, word: jax.Array) -> tuple[Any, jax.Array]:
-            return net.decoder.step(attend, state, embed(word), drop)
+            return net.decoder.step(attend, state, amp.look_up(params["target_embedding"], word), drop)
 
         _, outputs = amp.scan(write, net.decoder.start(states), pair["target_in"])
         return amp.sum(amp.map(score, outputs, pair["target_out"]))

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
 import pytest
 
 import ampjax as amp
@@ -11,6 +12,7 @@ from ampjax.data import zipf
 from ampjax.data.pairs import PairBatches, Pairs, Sentences, plain, plain_sentences
 from ampjax.models import lm, nmt
 from ampjax.models.functions import language_model_function, translation_function
+from ampjax.sparse import Table
 
 pytestmark = pytest.mark.slow
 
@@ -88,6 +90,15 @@ def test_every_layer_is_a_node_and_goes_back_to_its_place() -> None:
     back = translation_function.nested(layers)
     assert jax.tree.structure(back) == jax.tree.structure(params)
     assert all(a is b for a, b in zip(jax.tree.leaves(back), jax.tree.leaves(params), strict=True))
+
+
+def test_embeddings_may_be_tables() -> None:
+    params = translation_function.by_layer(nmt.init(translator("bi")))
+    keys = "source_embedding", "target_embedding"
+    tables = {key: Table(np.asarray(params[key]), optax.sgd(0.1)) for key in keys}
+    spec = translation_function.SPEC
+    graph = amp.compile(translation_function.translation(translator("bi")), params | tables, spec).graph
+    assert [graph.nodes[key].table for key in keys] == [tables[key] for key in keys]
 
 
 def test_no_sentence_is_padded() -> None:
