@@ -258,7 +258,8 @@ def choose_embed(
     """Puts rows into a `TableEmbed`'s table or keeps them on the node's device, by the rule of `get_runner`: what updates touch, and the size.
 
     Rows go into a table if an update of the node touches less than `alpha_threshold` of them, or if a device has no room for them, their
-    accumulated gradient and their optimizer state. Either way the node trains alike. One layer is for one node: nodes that are to share rows
+    accumulated gradient and their optimizer state. Either way the node trains alike, unless the optimizer moves rows without a gradient (as Adam does): a table
+    of the default mode `lazy` leaves these as they are, `mode="faithful"` does not. One layer is for one node: nodes that are to share rows
     need a `TableEmbed`, or `Embed` with `params_of`.
 
     Args:
