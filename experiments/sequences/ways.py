@@ -94,7 +94,7 @@ def train_graph(
 
 
 def embeddings(subject: Subject, recipe: Recipe) -> dict[str, amp.nn.ChosenEmbed]:
-    """Where the rows of each embedding lie: by the rule of `get_runner`, for the ids of an update.
+    """Where the rows of each embedding lie: by the rule of `get_runner`, for the ids of an update. Untouched rows follow the optimizer, as there.
 
     Args:
       subject: What is trained.
@@ -107,7 +107,9 @@ def embeddings(subject: Subject, recipe: Recipe) -> dict[str, amp.nn.ChosenEmbed
     for key, leaf in subject.embeddings.items():
         ids = subject.train.columns[leaf]
         per_update = round(recipe.batch * len(ids.values) / len(ids))
-        found[key] = amp.nn.choose_embed(subject.params[key], recipe.tx, ids.values, ids_per_update=per_update)
+        found[key] = amp.nn.choose_embed(
+            subject.params[key], recipe.tx, ids.values, ids_per_update=per_update, mode="faithful"
+        )
     return found
 
 
