@@ -142,9 +142,10 @@ def hosts_from(hosts: int | str | Path | Mapping[str, Any] | Resources | Hosts) 
     """
     if isinstance(hosts, Hosts):
         return hosts
-    if isinstance(hosts, str | Path | Mapping | Resources):
+    is_number = isinstance(hosts, str) and hosts.strip().isdigit()  # which is refused, with what to do
+    if isinstance(hosts, str | Path | Mapping | Resources) and not is_number:
         return Hosts.from_resources(hosts)
-    return Hosts(hosts)
+    return Hosts(hosts)  # type: ignore[arg-type]
 
 
 class Place(NamedTuple):
