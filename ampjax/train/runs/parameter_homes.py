@@ -10,9 +10,11 @@ from dataclasses import dataclass
 import jax
 from rich.console import Console
 
+from ampjax.errors import SettingsError
 from ampjax.ir.nodes import Node
 from ampjax.train.runs.session import Session
 from ampjax.utils.counted import counted
+from ampjax.utils.setting_checks import spelling
 from ampjax.utils.text_tables import filled, html_table
 
 _TOGETHER = {
@@ -67,7 +69,11 @@ class TrainerExplanation:
     run: str
 
     def __getitem__(self, name: str) -> ParameterReport:
-        return next(report for report in self.parameters if report.name == name)
+        found = {report.name: report for report in self.parameters}
+        if name not in found:
+            where, expected = "parameters to explain", f"one of {list(found)}"
+            raise SettingsError(where, expected, f"{name!r}", spelling(str(name), found))
+        return found[name]
 
     def __str__(self) -> str:
         with io.StringIO() as text:

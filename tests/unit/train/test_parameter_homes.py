@@ -3,9 +3,11 @@
 import jax
 import optax
 import pytest
+from support import graphs
 from support import table_models as models
 
 import ampjax as amp
+from ampjax.errors import SettingsError
 
 
 def trainer(graph, **options):
@@ -55,3 +57,12 @@ def test_a_single_node_says_nothing_of_copies():
     assert [p.name for p in found.parameters] == ["embed", "output"]
     assert all(p.copies == 1 and not p.together and p.updates == 0 for p in found.parameters)
     assert found["embed"].shape == models.VALUES.shape
+
+
+def test_what_is_no_node_can_not_be_explained():
+    told = amp.Trainer(graphs.replicated_chain()).explain()
+    assert told["copied"].copies == 3
+    with pytest.raises(
+        SettingsError, match=r"expected one of \['copied', 'after'\], got 'copied/0'\. Did you mean `copied`"
+    ):
+        told["copied/0"]
