@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 from rich.console import Console
@@ -119,14 +120,15 @@ def explain(session: Session) -> TrainerExplanation:
     roles: dict[str, list[Node]] = {}
     for node in session.plan.graph.parameterised.values():
         roles.setdefault(node.role, []).append(node)
-    statistics = session.passes.statistics.training
-    return TrainerExplanation([_report(session, role, owners) for role, owners in roles.items()], statistics.run)
+    statistics, params = session.passes.statistics.training, session.executor.store.params  # once: hosts send them
+    reports = [_report(session, params, role, owners) for role, owners in roles.items()]
+    return TrainerExplanation(reports, statistics.run)
 
 
-def _report(session: Session, role: str, owners: Sequence[Node]) -> ParameterReport:
+def _report(session: Session, params: Mapping[str, Any], role: str, owners: Sequence[Node]) -> ParameterReport:
     names, table = {node.name for node in owners}, owners[0].table
     readers = tuple(n.name for n in session.plan.graph.nodes.values() if n.has_params and n.params_name in names)
-    leaves = jax.tree.leaves(session.executor.store.params[owners[0].name]) if table is None else [table]
+    leaves = jax.tree.leaves(params[owners[0].name]) if table is None else [table]
     counts = session.passes.statistics.training.nodes
     seen = [counts[name] for name in sorted(names & counts.keys())]
     rows = sum(node.gradients for node in seen)

@@ -1,6 +1,9 @@
 """What a trainer says of its parameters: where they live, how copies are kept together, how stale gradients were."""
 
+from contextlib import closing
+
 import jax
+import numpy as np
 import optax
 import pytest
 from support import graphs
@@ -66,3 +69,15 @@ def test_what_is_no_node_can_not_be_explained():
         SettingsError, match=r"expected one of \['copied', 'after'\], got 'copied/0'\. Did you mean `copied`"
     ):
         told["copied/0"]
+
+
+def test_hosts_send_their_parameters_once():
+    with amp.Graph() as graph:
+        wire = amp.pump("x", shape=(1000,))
+        for name in "abc":
+            wire = amp.ppt(name, graphs.times, params=np.ones(1000, np.float32))(wire)
+        amp.loss("loss", lambda v: v.sum())(wire)
+    with closing(amp.Trainer(graph, hosts=amp.Hosts(2, "threads"))) as there:
+        before = sum(host.bytes_received for host in there.hosts)
+        assert [report.n_bytes for report in there.explain().parameters] == [4000] * 3
+        assert 12_000 < sum(host.bytes_received for host in there.hosts) - before < 14_000
