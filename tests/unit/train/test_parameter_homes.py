@@ -71,13 +71,20 @@ def test_what_is_no_node_can_not_be_explained():
         told["copied/0"]
 
 
-def test_hosts_send_their_parameters_once():
+def test_hosts_send_parameters_when_they_are_asked_for_and_once():
     with amp.Graph() as graph:
         wire = amp.pump("x", shape=(1000,))
         for name in "abc":
             wire = amp.ppt(name, graphs.times, params=np.ones(1000, np.float32))(wire)
         amp.loss("loss", lambda v: v.sum())(wire)
     with closing(amp.Trainer(graph, hosts=amp.Hosts(2, "threads"))) as there:
-        before = sum(host.bytes_received for host in there.hosts)
+
+        def received():
+            return sum(host.bytes_received for host in there.hosts)
+
+        before = received()
+        there.fit([{"x": np.ones(1000, np.float32)}], epochs=2, progress=False)
+        told = received()
+        assert told - before < 4000, "losses and acknowledgements, no parameters"
         assert [report.n_bytes for report in there.explain().parameters] == [4000] * 3
-        assert 12_000 < sum(host.bytes_received for host in there.hosts) - before < 14_000
+        assert 12_000 < received() - told < 14_000
