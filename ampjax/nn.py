@@ -14,8 +14,8 @@ from ampjax.devices.memory_budget import payload_budget
 from ampjax.errors import SettingsError
 from ampjax.plan.node_memory import bytes_with
 from ampjax.sparse.table.sharded_table import Table
-from ampjax.sparse.table.table_or_dense import ALPHA_THRESHOLD, table_or_dense, touched_share
-from ampjax.utils.setting_checks import at_least, integers
+from ampjax.sparse.table.table_or_dense import ALPHA_THRESHOLD, WHAT_ALPHA_DOES, table_or_dense, touched_share
+from ampjax.utils.setting_checks import above_zero, at_least, integers
 
 
 @dataclass(frozen=True)
@@ -275,7 +275,7 @@ def choose_embed(
       The layer; it says what was chosen, and why.
 
     Raises:
-      SettingsError: If `ids` has no integers or ids that are no rows, or a number is out of its range.
+      SettingsError: If `values` is no array, `ids` has no integers or ids that are no rows, or a number is out of its range.
       TableError: If values, settings or the transform do not fit a table, and one is made.
 
     >>> import numpy as np, optax
@@ -286,6 +286,12 @@ def choose_embed(
     ChosenEmbed([40, 8], on the device: alpha 0.5 is at least 0.4)
     """
     at_least("ids_per_update", ids_per_update, 1)
+    above_zero("alpha_threshold", alpha_threshold, WHAT_ALPHA_DOES)
+    if device_bytes is not None:
+        at_least("device_bytes", device_bytes, 0)
+    if not getattr(values, "shape", ()):
+        fix = "Give one row for each id; wrap lists with `np.asarray`."
+        raise SettingsError("choose_embed, `values`", "an array [n_rows, *row]", type(values).__name__, fix)
     flat, n_rows = np.asarray(ids).reshape(-1), values.shape[0]
     integers("choose_embed, ids", flat.dtype)
     if not flat.size or flat.min() < 0 or flat.max() >= n_rows:
@@ -294,8 +300,8 @@ def choose_embed(
         raise SettingsError("choose_embed, `ids`", f"rows in [0, {n_rows})", got, fix)
     pieces = np.split(flat, range(ids_per_update, len(flat), ids_per_update))
     alpha = touched_share([len(np.unique(piece)) for piece in pieces if len(piece) == len(pieces[0])], n_rows)
-    shape = jax.ShapeDtypeStruct(values.shape, values.dtype)
-    kept = bytes_with(lambda key: jnp.zeros(shape.shape, shape.dtype), tx)
+    shape, dtype = values.shape, jax.dtypes.canonicalize_dtype(values.dtype)
+    kept = bytes_with(lambda key: jnp.zeros(shape, dtype), tx)
     room = payload_budget(jax.devices()[:1]) if device_bytes is None else device_bytes
     choice = table_or_dense(alpha, np.dtype(values.dtype), alpha_threshold, kept, room)
     table = Table(values, tx, **settings) if choice.is_table else None

@@ -98,4 +98,4 @@ def brings_updates(stage: Stage, d: Dispatch) -> bool:
       d: The dispatch; it has parameter changes.
     """
     updates = {change.node: change.count for change in d.changes if isinstance(change, Update)}
-    return len(updates) == len(d.changes) and updates == d.gradient_rows(stage)
+    return not d.dropped and len(updates) == len(d.changes) and updates == d.gradient_rows(stage)

@@ -196,8 +196,13 @@ class Host:
         timer.carry_out([here], put, lambda n_changed: None)
 
     def _worker_at(self, launch: Launch, target: bool) -> int:
-        """The worker of this host that has one end of a transfer."""
-        return self._worker_of[self._executor.plan.stages[launch.stage].spaces[-1 if target else 0]]
+        """The worker of this host that has one end of a transfer: who reads its rows, or who has made them."""
+        plan = self._executor.plan
+        stage = plan.stages[launch.stage]
+        if target:
+            return stage.worker
+        # Behind a control node, which no worker runs, any worker of that memory space.
+        return plan.worker_of.get(stage.wires[0].source.name, self._worker_of[stage.spaces[0]])
 
     def _change(self, change: Change, number: int) -> None:
         """Makes a parameter change that belongs to a launch."""

@@ -51,12 +51,27 @@ class Hosts:
             raise SettingsError("hosts, launcher", "None: threads are of this process", "one", "Leave one of both out.")
         if self.spaces is not None:
             at_least("hosts, spaces", self.spaces, self.n)
-        if self.resources is not None and self.n != len(self.resources.machines):
-            fix = "Write `Hosts.from_resources(...)`."
-            raise SettingsError("hosts", f"{len(self.resources.machines)}, one on each machine", f"{self.n}", fix)
+        if self.resources is not None:
+            self._require_alike(self.resources)
         if DRIVER in self.names:
             fix = "Give that machine another name."
             raise SettingsError("hosts", f"names other than `{DRIVER}`, the trainer's own process", f"`{DRIVER}`", fix)
+
+    def _require_alike(self, resources: Resources) -> None:
+        """Checks that nothing else says what resources say.
+
+        Raises:
+          SettingsError: If something does, and they differ.
+        """
+        n, kind, n_spaces = _parts(resources)
+        for where, expected, got, is_right in (
+            ("hosts", f"{n}, one on each machine", f"{self.n}", self.n == n),
+            ("hosts, kind", f"`{kind}`, as of the resources", f"`{self.kind}`", self.kind == kind),
+            ("hosts, spaces", f"{n_spaces}, one for each device", f"{self.spaces}", self.spaces == n_spaces),
+            ("hosts, launcher", "None: addresses say who starts processes", "one", self.launcher is None),
+        ):
+            if not is_right:
+                raise SettingsError(where, expected, got, "Write `Hosts.from_resources(...)`.")
 
     @classmethod
     def from_resources(cls, info: str | Path | Mapping[str, Any] | Resources) -> Hosts:
@@ -72,8 +87,7 @@ class Hosts:
           SettingsError: If the file can't be read, is no such file, or names a machine or a device twice.
         """
         resources = find_resources(info)
-        kind = "processes" if resources.has_processes else "threads"
-        return cls(len(resources.machines), kind, len(resources.devices), resources=resources)
+        return cls(*_parts(resources), resources=resources)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -129,6 +143,12 @@ class Hosts:
         for worker, space in enumerate(self.space_of_workers(workers)):
             found[self.names[self.host_of_space[space]]].append(worker)
         return found
+
+
+def _parts(resources: Resources) -> tuple[int, str, int]:
+    """The number of hosts on the machines of resources, their kind, and the number of their memory spaces."""
+    kind = "processes" if resources.has_processes else "threads"
+    return len(resources.machines), kind, len(resources.devices)
 
 
 def hosts_from(hosts: int | str | Path | Mapping[str, Any] | Resources | Hosts) -> Hosts:

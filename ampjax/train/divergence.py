@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -22,7 +22,7 @@ SEARCHED_TOGETHER = 256
 """How many instances are searched for such values at a time."""
 
 
-def warn_of(loss: float, where: str, params: Mapping[str, Any], data: AnyInstances) -> bool:
+def warn_of(loss: float, where: str, params: Callable[[], Mapping[str, Any]], data: AnyInstances) -> bool:
     """Warns if a training loss is not finite.
 
     The warning names the nodes whose parameters are lost, and the first instance that pumps a value that is not finite.
@@ -30,7 +30,7 @@ def warn_of(loss: float, where: str, params: Mapping[str, Any], data: AnyInstanc
     Args:
       loss: The epoch's mean loss.
       where: What the warning calls the epoch.
-      params: Parameters by node name, as they are now.
+      params: Gives parameters by node name, as they are now: it is called only if the loss is not finite, as hosts must send them.
       data: What was trained on.
 
     Returns:
@@ -38,7 +38,7 @@ def warn_of(loss: float, where: str, params: Mapping[str, Any], data: AnyInstanc
     """
     if math.isfinite(loss):
         return False
-    lost = [f"`{node}`" for node, tree in params.items() if not _finite(tree)]
+    lost = [f"`{node}`" for node, tree in params().items() if not _finite(tree)]
     named = ", ".join(lost[:SHOWN]) + (f" and {len(lost) - SHOWN} more" if len(lost) > SHOWN else "")
     nodes = f"; parameters of {named} are not finite any more" if lost else ""
     bad = None if isinstance(data, LoopInstances) else _first_bad(data)

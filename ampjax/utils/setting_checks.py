@@ -29,6 +29,21 @@ def at_least(name: str, value: Any, least: int) -> None:
         raise SettingsError(f"setting `{name}`", f"an integer of at least {least}", f"{value!r}", fix)
 
 
+def above_zero(name: str, value: Any, fix: str) -> None:
+    """Checks a setting that is a number, and no whole one.
+
+    Args:
+      name: The setting.
+      value: What was given.
+      fix: What the error says to do.
+
+    Raises:
+      SettingsError: If it is no number above 0.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise SettingsError(f"setting `{name}`", "a number above 0", f"{value!r}", fix)
+
+
 def integers(where: str, dtype: np.dtype) -> None:
     """Checks that an array holds integers.
 

@@ -55,11 +55,26 @@ def test_incomplete_updates_do_not_count():
         ([-1, 3], {}, r"got ids from -1 to 3"),
         ([0.5], {}, r"ids: expected integers, got float"),
         ([1], {"ids_per_update": 0}, r"`ids_per_update`: expected an integer of at least 1, got 0"),
+        ([1], {"alpha_threshold": float("nan")}, r"`alpha_threshold`: expected a number above 0, got nan"),
+        ([1], {"alpha_threshold": "0.4"}, r"`alpha_threshold`: expected a number above 0, got '0.4'"),
+        ([1], {"device_bytes": -1}, r"`device_bytes`: expected an integer of at least 0, got -1"),
     ],
 )
 def test_what_does_not_fit(ids, options, expected):
     with pytest.raises(SettingsError, match=expected):
         amp.nn.choose_embed(models.VALUES, optax.sgd(0.1), ids, **options)
+
+
+@pytest.mark.parametrize("values", [[[1.0]], np.float32(1.0)], ids=["lists", "a number"])
+def test_values_are_an_array(values):
+    with pytest.raises(SettingsError, match=r"`values`: expected an array \[n_rows, \*row\], got (list|float32)\."):
+        amp.nn.choose_embed(values, optax.sgd(0.1), [0])
+
+
+@pytest.mark.filterwarnings("error")
+def test_rows_in_double_precision_are_kept_as_the_device_keeps_them():
+    layer = amp.nn.choose_embed(models.VALUES.astype(np.float64), optax.sgd(0.1), IDS)
+    assert layer.host_table is None and layer.why == "tables hold no rows of float64"
 
 
 @pytest.mark.parametrize("threshold", [0.01, 2.0])

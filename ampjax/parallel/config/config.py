@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ampjax.errors import SettingsError
-from ampjax.sparse.table.table_or_dense import ALPHA_THRESHOLD
-from ampjax.utils.setting_checks import at_least, one_interval, one_of
+from ampjax.sparse.table.table_or_dense import ALPHA_THRESHOLD, WHAT_ALPHA_DOES
+from ampjax.utils.setting_checks import above_zero, at_least, one_interval, one_of
 
 RUN_OPTIONS = ("hybrid", "ar", "ps")
 REDUCTIONS = ("mean", "sum")
@@ -159,7 +159,7 @@ class ParallaxConfig:
             at_least("partitions", self.partitions, 1)
         _instance("sample", self.sample, SampleTimes)
         _instance("checkpoint", self.checkpoint, Checkpoints | None)
-        _share("alpha_threshold", self.alpha_threshold)
+        above_zero("alpha_threshold", self.alpha_threshold, WHAT_ALPHA_DOES)
         _patterns("keep_dense", self.keep_dense)
         if not self.sync and self.run_option == "ar":
             raise SettingsError(
@@ -203,10 +203,3 @@ def _instance(name: str, value: Any, kind: Any) -> None:
 def _patterns(name: str, value: Any) -> None:
     if not isinstance(value, tuple | list) or not all(isinstance(pattern, str) and pattern for pattern in value):
         raise SettingsError(f"setting `{name}`", "a tuple of patterns", f"{value!r}", 'Write `("embedding",)`.')
-
-
-def _share(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise SettingsError(
-            f"setting `{name}`", "a number above 0", f"{value!r}", "1 or less keeps dense what is touched that much."
-        )

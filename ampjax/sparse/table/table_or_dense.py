@@ -10,6 +10,9 @@ import numpy as np
 ALPHA_THRESHOLD = 0.4
 """A touched row of a table costs about two and a half times as much as a row of a dense update, so at this share both take as long."""
 
+WHAT_ALPHA_DOES = "1 or less keeps dense what is touched that much."
+"""For errors."""
+
 
 class TableOrDense(NamedTuple):
     """What was chosen.

@@ -79,7 +79,7 @@ class FitRun:
                 history.epochs.append(epoch)
                 self.reporter.line(epoch.line())
                 loss, where = epoch.train.get("loss", 0.0), f"epoch {epoch.epoch}"
-                warned = warned or warn_of(loss, where, session.executor.store.params, self.data)
+                warned = warned or warn_of(loss, where, lambda: session.executor.store.params, self.data)
                 place.stopped = any([callback(epoch) for callback in callbacks])  # a list: every callback is called
                 self._leave(place.stopped or place.completed + 1 == epochs)
                 if place.stopped:

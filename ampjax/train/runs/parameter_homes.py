@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 from rich.console import Console
 
+from ampjax.errors import SettingsError
 from ampjax.ir.nodes import Node
 from ampjax.train.runs.session import Session
 from ampjax.utils.counted import counted
+from ampjax.utils.setting_checks import spelling
 from ampjax.utils.text_tables import filled, html_table
 
 _TOGETHER = {
@@ -67,7 +70,11 @@ class TrainerExplanation:
     run: str
 
     def __getitem__(self, name: str) -> ParameterReport:
-        return next(report for report in self.parameters if report.name == name)
+        found = {report.name: report for report in self.parameters}
+        if name not in found:
+            where, expected = "parameters to explain", f"one of {list(found)}"
+            raise SettingsError(where, expected, f"{name!r}", spelling(str(name), found))
+        return found[name]
 
     def __str__(self) -> str:
         with io.StringIO() as text:
@@ -113,14 +120,15 @@ def explain(session: Session) -> TrainerExplanation:
     roles: dict[str, list[Node]] = {}
     for node in session.plan.graph.parameterised.values():
         roles.setdefault(node.role, []).append(node)
-    statistics = session.passes.statistics.training
-    return TrainerExplanation([_report(session, role, owners) for role, owners in roles.items()], statistics.run)
+    statistics, params = session.passes.statistics.training, session.executor.store.params  # once: hosts send them
+    reports = [_report(session, params, role, owners) for role, owners in roles.items()]
+    return TrainerExplanation(reports, statistics.run)
 
 
-def _report(session: Session, role: str, owners: Sequence[Node]) -> ParameterReport:
+def _report(session: Session, params: Mapping[str, Any], role: str, owners: Sequence[Node]) -> ParameterReport:
     names, table = {node.name for node in owners}, owners[0].table
     readers = tuple(n.name for n in session.plan.graph.nodes.values() if n.has_params and n.params_name in names)
-    leaves = jax.tree.leaves(session.executor.store.params[owners[0].name]) if table is None else [table]
+    leaves = jax.tree.leaves(params[owners[0].name]) if table is None else [table]
     counts = session.passes.statistics.training.nodes
     seen = [counts[name] for name in sorted(names & counts.keys())]
     rows = sum(node.gradients for node in seen)

@@ -92,3 +92,12 @@ def test_a_run_that_fails_leaves_a_trace_without_times_and_the_next_is_traced(th
     trace = amp.Trace()
     there.fit(DATA, epochs=1, progress=False, trace=trace, record=tmp_path / "recording")
     assert_agree(trace, tmp_path / "recording", there.plan)
+
+
+def test_workers_that_share_a_memory_space_wait_for_their_own_rows():
+    """Workers 1 and 2 have nothing to do: no gradient comes back to the one, none goes forth from the other."""
+    places = {"workers": 4, "affinity": {"a": 0, "b": 3, "loss": 3}, "fuse": False}
+    there, trace = trainer(pipeline(), optax.sgd(0.1), 2, 2, **places), amp.Trace()
+    there.fit(DATA, epochs=1, progress=False, trace=trace)
+    assert {wait.worker for wait in trace.waits if wait.reason == "rows"} == {0, 3}
+    there.close()

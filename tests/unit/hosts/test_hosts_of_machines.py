@@ -9,6 +9,7 @@ from support.traces import assert_agree
 
 import ampjax as amp
 import ampjax.parallel as px
+from ampjax.cluster.hosts.local_launcher import LocalLauncher
 from ampjax.errors import HostError, SettingsError
 from ampjax.hosts.hosts import Hosts, hosts_from
 
@@ -105,11 +106,25 @@ def test_mistakes_in_resources(hosts, message):
         amp.Trainer(pipeline(), hosts=hosts)
 
 
-def test_hosts_and_machines_that_differ_in_number():
-    with pytest.raises(
-        SettingsError, match=r"hosts: expected 2, one on each machine, got 3\. Write `Hosts.from_resources"
-    ):
-        Hosts(3, "threads", resources=Hosts.from_resources(HERE).resources)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((3, "threads"), "hosts: expected 2, one on each machine, got 3"),
+        ((2, "processes"), "hosts, kind: expected `threads`, as of the resources, got `processes`"),
+        ((2, "threads"), "hosts, spaces: expected 3, one for each device, got None"),
+        ((2, "threads", 4), "hosts, spaces: expected 3, one for each device, got 4"),
+    ],
+)
+def test_hosts_that_differ_from_their_resources(options, message):
+    resources = Hosts.from_resources(HERE).resources
+    with pytest.raises(SettingsError, match=rf"{message}\. Write `Hosts.from_resources"):
+        Hosts(*options, resources=resources)
+
+
+def test_resources_say_who_starts_processes():
+    resources = Hosts.from_resources(THERE).resources
+    with pytest.raises(SettingsError, match="launcher: expected None: addresses say who starts processes, got one"):
+        Hosts(2, spaces=3, launcher=LocalLauncher(), resources=resources)
 
 
 def test_a_machine_that_can_not_be_reached():

@@ -115,6 +115,16 @@ def test_each_node_drops_what_is_staler_than_its_limit(tmp_path, limits, most):
     assert history[0].dropped == history[0].record()["dropped"] == trainer.statistics.dropped > 0
 
 
+@pytest.mark.parametrize("fuse", [True, False])
+def test_one_of_two_fused_nodes_drops_while_the_other_updates(fuse):
+    """The kernel of both can't make the updates itself then: one has none."""
+    places = {"workers": 2, "affinity": {"f0": 0, "f1": 0, "f2": 1, "loss": 1}, "fuse": fuse}
+    trainer = trained(graphs.chain(3), graphs.chain_data(20), epochs=1, drop_staler_than={"f0": 0}, **places)
+    nodes = trainer.statistics.nodes
+    assert nodes["f0"].dropped > 0 and nodes["f0"].updates == 20 - nodes["f0"].dropped
+    assert nodes["f1"].updates == nodes["f2"].updates == 20
+
+
 def test_a_budget_leaves_nothing_to_drop():
     trainer = trained(graphs.chain(2), graphs.chain_data(30), max_staleness=2, drop_staler_than=2)
     assert trainer.statistics.dropped == 0 and trainer.statistics.staleness_max == 2

@@ -1,11 +1,16 @@
 """What a trainer says of its parameters: where they live, how copies are kept together, how stale gradients were."""
 
+from contextlib import closing
+
 import jax
+import numpy as np
 import optax
 import pytest
+from support import graphs
 from support import table_models as models
 
 import ampjax as amp
+from ampjax.errors import SettingsError
 
 
 def trainer(graph, **options):
@@ -55,3 +60,31 @@ def test_a_single_node_says_nothing_of_copies():
     assert [p.name for p in found.parameters] == ["embed", "output"]
     assert all(p.copies == 1 and not p.together and p.updates == 0 for p in found.parameters)
     assert found["embed"].shape == models.VALUES.shape
+
+
+def test_what_is_no_node_can_not_be_explained():
+    told = amp.Trainer(graphs.replicated_chain()).explain()
+    assert told["copied"].copies == 3
+    with pytest.raises(
+        SettingsError, match=r"expected one of \['copied', 'after'\], got 'copied/0'\. Did you mean `copied`"
+    ):
+        told["copied/0"]
+
+
+def test_hosts_send_parameters_when_they_are_asked_for_and_once():
+    with amp.Graph() as graph:
+        wire = amp.pump("x", shape=(1000,))
+        for name in "abc":
+            wire = amp.ppt(name, graphs.times, params=np.ones(1000, np.float32))(wire)
+        amp.loss("loss", lambda v: v.sum())(wire)
+    with closing(amp.Trainer(graph, hosts=amp.Hosts(2, "threads"))) as there:
+
+        def received():
+            return sum(host.bytes_received for host in there.hosts)
+
+        before = received()
+        there.fit([{"x": np.ones(1000, np.float32)}], epochs=2, progress=False)
+        told = received()
+        assert told - before < 4000, "losses and acknowledgements, no parameters"
+        assert [report.n_bytes for report in there.explain().parameters] == [4000] * 3
+        assert 12_000 < received() - told < 14_000
