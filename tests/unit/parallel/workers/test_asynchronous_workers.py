@@ -1,7 +1,6 @@
 """Asynchronous training over processes: no gradient is lost, none counts twice, and none is older than allowed."""
 
 import collections
-import os
 import signal
 import sys
 import threading
@@ -113,12 +112,12 @@ def test_a_restart_waits_for_workers_that_still_use_the_old_tables(tmp_path):
     total = float(counted_batch(3)["y"].sum())
     with px.get_runner(counted_loss, params, optax.sgd(1.0), ONE_SERVER, config) as runner:
         runner.build(counted_batch(0)).save(tmp_path / "first")
-        workers = [state.process for state in runner.hosts if state.role == "worker"]
+        workers = [state for state in runner.hosts if state.role == "worker"]
         for restart in (lambda: runner.reset(params), lambda: runner.restore(tmp_path / "first")):
             for worker in workers:
-                os.kill(worker, signal.SIGSTOP)
+                kill(worker, signal.SIGSTOP)
             dropped = runner.run(counted_batch(1))
-            go_on = threading.Timer(0.3, lambda: [os.kill(worker, signal.SIGCONT) for worker in workers])
+            go_on = threading.Timer(0.3, lambda: [kill(worker, signal.SIGCONT) for worker in workers])
             go_on.start()
             restart()
             np.testing.assert_array_equal(runner.params["table"], 0)  # servers forget the old rows now
