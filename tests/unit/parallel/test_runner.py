@@ -398,11 +398,3 @@ def test_tables_are_split_anew_between_steps():
     runner.run(batch)
     with pytest.raises(SettingsError, match="partitions"):
         runner.resplit(0)
-
-
-def test_a_next_batch_that_can_not_be_cut_stops_no_step():
-    runner = make()
-    runner.run(a_batch([1, 2]), following=a_batch([1, 2, 3]))
-    assert runner.steps == 1
-    with pytest.raises(SettingsError, match="2 replicas divide, got 3"):
-        runner.run(a_batch([1, 2, 3]))
