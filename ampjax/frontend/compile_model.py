@@ -294,6 +294,9 @@ def compile(model: Model, params: Mapping[str, Any], spec: Any, *, copies: int =
             if len(path) > 1:
                 fix = 'Make it the value of a key of its own: `{"embed": table, ...}`.'
                 raise GraphError(where, "a table as the value of a key", "one inside of another value", fix)
+            if (first := next(key for key, value in params.items() if value is leaf)) != path[0].key:
+                fix = f'Read `params["{first}"]` in both places.'
+                raise GraphError(where, "a table that is the value of one key", f"that of `{first}`", fix)
             continue
         if not jnp.issubdtype(getattr(leaf, "dtype", type(leaf)), np.inexact):
             fix = "Put what is not trained into the instances, or let the model close over it."
@@ -307,8 +310,10 @@ def compile(model: Model, params: Mapping[str, Any], spec: Any, *, copies: int =
 
 def _require_some(method: str, instances: Any) -> None:
     """Checks that these are instances as the model takes them, and not none."""
-    if isinstance(instances, CompiledInstances):
+    if isinstance(instances, CompiledInstances | RedrawnInstances):
         raise _not_themselves(method, "what `compiled.data` made of them")
+    if isinstance(instances, PlainSource):
+        raise _not_themselves(method, "a data set that makes them, " + type(instances).__name__)
     if hasattr(instances, "__len__") and not len(instances):
         raise DataError(f"{method}, instances", "at least one instance", "none", "Pass a list of instances.")
 

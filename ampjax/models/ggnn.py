@@ -9,6 +9,7 @@ An instance is what `ampjax.data.graphs.GraphInstances.plain` gives: `x`, the fe
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +56,7 @@ def init_regression(key: jax.Array, n_features: int, hidden: int = 100, n_kinds:
     Raises:
       SettingsError: If a size is below 1, or there are more features than `hidden`.
     """
-    return _init(key, n_features, hidden, n_kinds) | {"readout": GatedReadout(hidden, n_features).init(key)}
+    return _init(key, n_features, hidden, n_kinds, {"readout": GatedReadout(hidden, n_features)})
 
 
 def init_selection(key: jax.Array, n_features: int, hidden: int = 100, n_kinds: int = 4) -> dict[str, Any]:
@@ -73,16 +74,16 @@ def init_selection(key: jax.Array, n_features: int, hidden: int = 100, n_kinds: 
     Raises:
       SettingsError: As `init_regression`.
     """
-    return _init(key, n_features, hidden, n_kinds) | {"score": Score(hidden, n_features).init(key)}
+    return _init(key, n_features, hidden, n_kinds, {"score": Score(hidden, n_features)})
 
 
-def _init(key: jax.Array, n_features: int, hidden: int, n_kinds: int) -> dict[str, Any]:
+def _init(key: jax.Array, n_features: int, hidden: int, n_kinds: int, last: Mapping[str, Any]) -> dict[str, Any]:
     for name, size in {"n_features": n_features, "hidden": hidden, "n_kinds": n_kinds}.items():
         if size < 1:
             raise SettingsError(f"ggnn, `{name}`", "at least 1", f"{size}", "Give a positive number.")
     if n_features > hidden:
         raise SettingsError("ggnn, `hidden`", f"at least the {n_features} features", f"{hidden}", "Raise `hidden`.")
-    cells = {f"edge{k}": Linear(hidden, hidden) for k in range(n_kinds)} | {"update": GatedUnit(hidden)}
+    cells = {f"edge{k}": Linear(hidden, hidden) for k in range(n_kinds)} | {"update": GatedUnit(hidden), **last}
     return {name: cell.init(jax.random.fold_in(key, i)) for i, (name, cell) in enumerate(cells.items())}
 
 
@@ -103,7 +104,8 @@ def propagated(p: Any, s: Any, steps: Any, replicas: int = 1) -> Any:
     def node(name: str, cell: Any) -> Any:
         return amp.node(name, replicas=replicas)(lambda *rows: cell(p[name], *rows))
 
-    sends = [node(name, Linear(hidden, hidden)) for name in p if name.startswith("edge")]
+    n_kinds = sum(name.startswith("edge") for name in p)  # JAX sorts names, and so puts `edge10` before `edge2`
+    sends = [node(f"edge{k}", Linear(hidden, hidden)) for k in range(n_kinds)]
     update = node("update", GatedUnit(hidden))
 
     def step(_: Any, h: Any) -> Any:

@@ -64,7 +64,8 @@ def permutation(p: Any, s: Any, replicas: int = 1) -> jax.Array:
     def operation(name: str) -> Any:
         return amp.node(name, replicas=replicas)(lambda h: jax.nn.relu(linear(p[name], h)))
 
-    choices = [operation(name) for name in p if name.startswith("operation")]
+    n_operations = sum(name.startswith("operation") for name in p)  # JAX sorts names: `operation10` before `operation2`
+    choices = [operation(f"operation{k}") for k in range(n_operations)]
     h, _ = amp.scan(lambda h, k: (amp.switch(k, choices, h), None), embed(p["embed"], s["digits"]), s["order"])
     loss, metrics = labelled_cross_entropy(linear(p["output"], h), s["label"])
     amp.metric("accuracy", *metrics["accuracy"])

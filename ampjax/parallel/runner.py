@@ -6,12 +6,14 @@ what users hold; what happens in which order is `Training`'s.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from ampjax.errors import AmpError
 from ampjax.parallel import runner_files
 from ampjax.parallel.config.partitioner import Partitioner
 from ampjax.parallel.explanation import Explanation
@@ -104,7 +106,11 @@ class Runner:
         n = len(self.setup.resources.devices)
         parts = split_batch(batch, n)
         self._training.build(parts)
-        return self._training.take_step(parts, wanted, None if following is None else split_batch(following, n))
+        upcoming = None
+        if following is not None:
+            with contextlib.suppress(AmpError):  # its own step will say so
+                upcoming = split_batch(following, n)
+        return self._training.take_step(parts, wanted, upcoming)
 
     def build(self, batch: Tree) -> Runner:
         """Plans and builds the step for a batch without taking it; else the first `run` does this.

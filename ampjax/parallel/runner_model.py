@@ -108,6 +108,14 @@ class BuiltModel:
             self.step.finish()
         return self.step
 
+    def _ready_for_tables(self) -> Step:
+        """Waits until no replica uses the old tables, and starts lost processes anew, before they are given others. Returns the step."""
+        if isinstance(self.step, AsyncStep):
+            self.step.rest()
+        if self.setup.group is not None:
+            self.setup.group.start()
+        return self.step
+
     def params(self) -> Tree:
         """All parameters as the single-device program has them, host arrays."""
         params, _ = self.settle().read()
@@ -133,7 +141,7 @@ class BuiltModel:
         """
         params = checked_params(params)
         check_like(params, self.plan.program.params)
-        restart_step(self.setup, self.plan, self.step, params)
+        restart_step(self.setup, self.plan, self._ready_for_tables(), params)
 
     def resplit(self, group: Group, count: int) -> None:
         """Gives a group of tables its number of partitions, if it has another one.
@@ -178,7 +186,7 @@ class BuiltModel:
           DataError: If it is of another model.
           TableError: If files are missing, cut off or altered.
         """
-        step = self.step
+        step = self._ready_for_tables()
         saved = runner_files.load(path, *step.like(), step.tables, self.plan.program.transposed)
         step.write(saved.params, saved.state, saved.tables)
         return saved

@@ -23,7 +23,7 @@ def look_up(table: Any, ids: Any) -> jax.Array:
 
     Args:
       table: `[n, *row]`: an array, or a table among the parameters.
-      ids: Integers of any shape. In place of those outside an array its last row is read; a table refuses them.
+      ids: Integers of any shape. In an array, negative ones count from its end, and those outside read the nearest row; a table refuses both.
 
     Returns:
       `[*ids.shape, *row]`.
@@ -31,8 +31,8 @@ def look_up(table: Any, ids: Any) -> jax.Array:
     Raises:
       GraphError: If the ids are no integers.
 
-    >>> look_up(jnp.arange(3.0), np.array([2, 0]))
-    Array([2., 0.], dtype=float32)
+    >>> look_up(jnp.arange(3.0), np.array([2, 0, -1, -9, 9]))
+    Array([2., 0., 2., 0., 2.], dtype=float32)
     """
     ids = jnp.asarray(ids)
     if not jnp.issubdtype(ids.dtype, jnp.integer):

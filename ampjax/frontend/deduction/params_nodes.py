@@ -177,7 +177,7 @@ class ParamsNodes:
         for key, value in self.initial.items():
             leaves, structure = jax.tree.flatten(value)
             found[key] = structure.unflatten(
-                [values[key, i] if (key, i) in values else unread(leaf) for i, leaf in enumerate(leaves)]
+                [values[key, i] if (key, i) in values else unread(_as_array(leaf)) for i, leaf in enumerate(leaves)]
             )
         return found
 
@@ -213,6 +213,10 @@ class ParamsNodes:
         """A leaf's path: `embed/w`."""
         path, _ = jax.tree_util.tree_flatten_with_path(self.initial[leaf[0]])[0][leaf[1]]
         return "/".join([leaf[0], *(str(getattr(p, "key", getattr(p, "idx", getattr(p, "name", p)))) for p in path)])
+
+
+def _as_array(leaf: Any) -> Any:
+    return leaf.dense() if isinstance(leaf, Table) else leaf
 
 
 def _require_own_rows(name: str, table: Table, given: Any) -> None:

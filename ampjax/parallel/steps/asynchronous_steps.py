@@ -67,6 +67,14 @@ class Replicas(Protocol):
         """
         ...
 
+    def rest(self, share: Any) -> None:
+        """Waits until a replica has computed its gradients; if it is lost, there is nothing to wait for.
+
+        Args:
+          share: What `begin` gave.
+        """
+        ...
+
     def forget(self) -> None:
         """Forgets what is under way."""
         ...
@@ -137,6 +145,11 @@ class AsyncStep(HomedStep):
         super().write(params, state, tables)
         self._underway.clear()
         self.replicas.forget()
+
+    def rest(self) -> None:
+        """Waits until no replica computes. Before tables are replaced: a replica elsewhere may still pull from them and push to them."""
+        for work in self._underway:
+            self.replicas.rest(work.share)
 
     def finish(self) -> None:
         """Applies all that is under way.

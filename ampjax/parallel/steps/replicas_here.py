@@ -127,6 +127,14 @@ class ReplicasHere:
         self._dense.tell(staleness)
         self.homes.update(grads, waiting)
 
+    def rest(self, share: ShareHere) -> None:
+        """There is nothing to wait for: it has pulled all that it needs.
+
+        Args:
+          share: Not used.
+        """
+        del share
+
     def forget(self) -> None:
         """Nothing is kept here."""
 

@@ -8,6 +8,7 @@ answered the pulls of all who began before: they are to see the rows as they wer
 from __future__ import annotations
 
 import collections
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 
 from ampjax.cluster.hosts.resources import Resources
 from ampjax.devices.random_keys import on_host
+from ampjax.errors import HostError
 from ampjax.parallel.homes.all_homes import VariableHomes
 from ampjax.parallel.homes.column_reads import Readings
 from ampjax.parallel.homes.dense_homes import DenseAtServers
@@ -198,6 +200,15 @@ class ReplicasAtWorkers:
         grads = home.push_from(self.resources.homes[share.replica], grads)
         home.tell(staleness)
         self.homes.update(grads, share.deal.updates)
+
+    def rest(self, share: ShareThere) -> None:
+        """Waits until a worker has pushed what it computes; returns at once if it is lost.
+
+        Args:
+          share: What `begin` gave.
+        """
+        with contextlib.suppress(HostError):  # others are started
+            share.wait()
 
     def forget(self) -> None:
         """Forgets what was announced, and that workers know where rows are: they may be new."""

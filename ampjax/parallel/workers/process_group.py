@@ -73,6 +73,7 @@ class ProcessGroup:
         self._devices, self._is_sync = tuple(device.number for device in resources.devices), is_sync
         self._lock = threading.RLock()
         self._program, self._epoch, self._n_asked = b"", 0, 0
+        self._asked_before = 0  # the last number of those that were started before
         self._hosts: Hosts | None = None
         self._inbox: dict[int, collections.deque[Any]] = {}
         self._ended: dict[int, str] = {}
@@ -143,7 +144,7 @@ class ProcessGroup:
             if self._hosts is not None and all(host.alive for host in self._hosts):
                 return self._hosts
             self.end()
-            self._epoch += 1
+            self._epoch, self._asked_before = self._epoch + 1, self._n_asked
             options = HostOptions(tuple(self._names), environment=_environment(), epoch=self._epoch)
             program = functools.partial(
                 main, n_servers=self._n_servers, devices=self._devices, is_sync=self._is_sync, program=self._program
@@ -279,6 +280,8 @@ class ProcessGroup:
           HostError: If a process has ended, or an error was raised there.
         """
         hosts, found = self._running(), {}
+        if number <= self._asked_before:
+            raise HostDiedError("runner", "an answer", "none: its processes were lost, and others started", RESTORE)
         while True:
             for worker in workers:
                 while worker not in found and self._inbox[worker]:

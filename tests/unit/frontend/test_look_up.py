@@ -82,3 +82,18 @@ def test_a_table_is_a_key_of_its_own_and_has_its_rows():
     with pytest.raises(ParameterError, match="parameters of `embed`: expected the rows that its table has, got others"):
         compiled(table).node_params({"embed": ROWS + 1, "w": W})
     assert set(compiled(table).node_params({"embed": table, "w": W})) == {"w"}
+
+
+def test_a_table_that_nobody_reads_is_zeros_among_gradients():
+    table = Table(ROWS, optax.sgd(0.1))
+    one = amp.compile(lambda p, s: jnp.sum(p["w"] * s["x"]), {"w": W, "unread": table}, {"x": "float32[3]"})
+    np.testing.assert_array_equal(one.gradients({"w": (W, 1)})["unread"], np.zeros_like(ROWS))
+    np.testing.assert_array_equal(one.params({"w": W})["unread"], ROWS)
+
+
+def test_a_table_is_the_value_of_one_key():
+    table = Table(ROWS, optax.sgd(0.1))
+    with pytest.raises(
+        GraphError, match=r"`\['tied'\]`: expected a table that is the value of one key, got that of `emb"
+    ):
+        amp.compile(model, {"embed": table, "tied": table, "w": W}, SPEC)

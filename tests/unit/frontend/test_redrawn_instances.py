@@ -1,5 +1,7 @@
 """Data sets that are drawn anew for each epoch, as data for compiled models."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -39,3 +41,15 @@ def test_buckets_are_drawn_anew():
 def test_data_without_labels_are_drawn_once():
     data = compiled().data(Buckets(generate(10), 2), labels=False)
     assert not hasattr(data, "reshuffle")
+
+
+@pytest.mark.parametrize("method", ["verify", "loss"])
+def test_the_model_itself_takes_the_instances_themselves(method):
+    model, buckets = compiled(), Buckets(generate(12), 2)
+    check = model.verify if method == "verify" else lambda data: model.loss(model.initial_params, data)
+    given: list[tuple[Any, str]] = [(buckets, "a data set that makes them, Buckets")]
+    for data, what in [*given, (model.data(buckets), r"what `compiled\.data`")]:
+        with pytest.raises(
+            DataError, match=f"{method}, instances: expected instances as the model takes them, got {what}"
+        ):
+            check(data)

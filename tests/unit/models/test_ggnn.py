@@ -105,3 +105,23 @@ def test_plain_instances_are_the_same_graphs():
         for kind in range(4):
             assert edges.senders[edges.kinds == kind].tolist() == topology.gather[kind].tolist()
             assert edges.receivers[edges.kinds == kind].tolist() == topology.scatter[kind].tolist()
+
+
+@pytest.mark.parametrize(("start", "last"), [(ggnn.init_regression, "readout"), (ggnn.init_selection, "score")])
+def test_no_two_layers_begin_with_the_same_numbers(start, last):
+    """`split(key)[i]` is `fold_in(key, i)`: a layer that splits the network's key itself draws what another one has drawn."""
+    params = start(jax.random.key(0), 3, H)
+    inner = params[last]["hidden"]["w"].ravel()[: H * H]
+    for k in range(4):
+        assert abs(np.corrcoef(params[f"edge{k}"]["w"].ravel(), inner)[0, 1]) < 0.4
+    assert abs(np.corrcoef(params["edge1"]["w"].ravel()[:H], params[last]["gate"]["w"].ravel()[:H])[0, 1]) < 0.9
+
+
+def test_kinds_of_edges_are_numbered_however_many_there_are():
+    """JAX sorts the keys of dictionaries, and `edge10` is before `edge2` then."""
+    params, one = ggnn.init_selection(jax.random.key(0), 2, 3, n_kinds=11), np.array([1])
+    instance = {"x": np.ones((2, 2), np.float32), "edges": amp.Edges(one - 1, one, one + 1), "answer": np.eye(2)[:, :1]}
+    loss = functools.partial(ggnn.ggnn_selection, s=instance, steps=1)
+    (value, _), grads = jax.value_and_grad(loss, has_aux=True)(params)
+    assert {name for name in grads if "edge" in name and np.abs(grads[name]["b"]).max() > 0} == {"edge2"}
+    assert float(value) == pytest.approx(float(loss(params)[0]), rel=1e-5)

@@ -69,3 +69,12 @@ def test_bad_sizes_are_refused():
         with pytest.raises(SettingsError, match="permutation, sizes: expected at least 1 operation and 1 feature"):
             init(jax.random.key(0), *sizes)
     assert embed(jnp.ones((6, 10, 2)), jnp.zeros((3, 6), jnp.int32)).shape == (3, 2)
+
+
+def test_operations_are_numbered_however_many_there_are():
+    """JAX sorts the keys of dictionaries, and `operation10` is before `operation2` then."""
+    params, digits = init(jax.random.key(0), 11, 4), jnp.arange(6)
+    loss = partial(permutation, s={"digits": digits, "order": jnp.array([2]), "label": jnp.int32(3)})
+    value, grads = jax.value_and_grad(loss)(params)
+    touched = {name for name, grad in grads.items() if name.startswith("operation") and jnp.abs(grad["b"]).max() > 0}
+    assert touched == {"operation2"} and float(value) == pytest.approx(float(loss(params)), rel=1e-5)

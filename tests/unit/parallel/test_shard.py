@@ -1,7 +1,10 @@
+import jax
 import numpy as np
+import optax
 import pytest
 
 import ampjax.parallel as px
+from ampjax.cluster.hosts.resources import Machine, Resources
 from ampjax.errors import SettingsError
 from ampjax.parallel.shard import split_batch
 
@@ -82,3 +85,13 @@ def test_numbers_of_python_become_arrays():
 def test_mistakes(call, text):
     with pytest.raises(SettingsError, match=text):
         call()
+
+
+@pytest.mark.slow
+def test_a_next_batch_that_can_not_be_cut_stops_no_step():
+    two = Resources(tuple(Machine(name, (device,)) for name, device in zip("ab", jax.local_devices(), strict=False)))
+    runner = px.get_runner(lambda p, batch: (p["w"] * batch["x"]).mean(), {"w": np.ones(1)}, optax.sgd(0.1), two)
+    runner.run({"x": np.ones(2)}, following={"x": np.ones(3)})
+    assert runner.steps == 1
+    with pytest.raises(SettingsError, match="2 replicas divide, got 3"):
+        runner.run({"x": np.ones(3)})

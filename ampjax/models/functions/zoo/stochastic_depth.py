@@ -38,12 +38,12 @@ def stochastic_depth(p: Any, s: Any, last: float = 0.7) -> tuple[jax.Array, dict
     Returns:
       The cross entropy; and the accuracy.
     """
-    names = [name for name in p if name.startswith("layer")]
+    n_layers = sum(name.startswith("layer") for name in p)  # JAX sorts names, and so puts `layer10` before `layer2`
     h = jnp.tanh(4 * linear(p["enter"], s["x"]))
-    for number, name in enumerate(names, 1):
-        rate = 1 - number / len(names) * (1 - last)
+    for number in range(1, n_layers + 1):
+        rate = 1 - number / n_layers * (1 - last)
         draw = lambda key, _, rate=rate: (jax.random.bernoulli(key, rate), jnp.float32(1))
         runs, scale = amp.stochastic(draw, lambda _, rate=rate: (jnp.array(True), jnp.float32(rate)), h)
-        layer = lambda h, scale, name=name: h + scale * jnp.tanh(linear(p[name], h))
+        layer = lambda h, scale, name=f"layer{number}": h + scale * jnp.tanh(linear(p[name], h))
         h = amp.cond(amp.read(runs, assume=1), layer, lambda h, _: h, h, scale)
     return scored(linear(p["classify"], h), s["label"])

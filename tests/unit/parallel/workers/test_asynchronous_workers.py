@@ -3,6 +3,8 @@
 import collections
 import signal
 import sys
+import threading
+import time
 
 import cloudpickle
 import jax.numpy as jnp
@@ -13,7 +15,7 @@ from support.worker_runners import TWO, batch, equal, here, kill, make, same_mod
 
 import ampjax.parallel as px
 from ampjax import optim
-from ampjax.errors import ParameterError
+from ampjax.errors import HostDiedError, ParameterError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers can't import a test
 ONE_SERVER = {"machines": [{**machine, "servers": i} for i, machine in enumerate(TWO["machines"])]}
@@ -99,3 +101,35 @@ def test_an_update_that_waits_for_a_worker_that_hangs_is_given_up(tmp_path, monk
         np.testing.assert_array_equal(runner.params["w"], [-total] * 2)
         (recovery,) = runner.recoveries
         assert recovery.error.startswith("worker-1 on machine `b`: expected a running process, got no sign of life")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ampjax.errors.EquivalenceWarning")
+def test_a_restart_waits_for_workers_that_still_use_the_old_tables(tmp_path):
+    """Gradients under way are dropped, but what computes them pulls and pushes until it has ended. No process may die of that."""
+    params = {"table": np.zeros((20, 2), np.float32), "w": np.zeros(2, np.float32)}
+    config = px.ParallaxConfig(sync=False, max_staleness=1, alpha_threshold=2.0)
+    total = float(counted_batch(3)["y"].sum())
+    with px.get_runner(counted_loss, params, optax.sgd(1.0), ONE_SERVER, config) as runner:
+        runner.build(counted_batch(0)).save(tmp_path / "first")
+        workers = [state for state in runner.hosts if state.role == "worker"]
+        for restart in (lambda: runner.reset(params), lambda: runner.restore(tmp_path / "first")):
+            for worker in workers:
+                kill(worker, signal.SIGSTOP)
+            dropped = runner.run(counted_batch(1))
+            go_on = threading.Timer(0.3, lambda: [kill(worker, signal.SIGCONT) for worker in workers])
+            go_on.start()
+            restart()
+            np.testing.assert_array_equal(runner.params["table"], 0)  # servers forget the old rows now
+            assert runner.run(counted_batch(3)).staleness == []
+            assert all(np.isfinite(np.asarray(loss)) for loss in dropped.losses)
+            np.testing.assert_array_equal(runner.params["w"], [-total] * 2)
+            go_on.join()
+        unread = runner.run(counted_batch(1))
+        kill(runner.hosts[-1], signal.SIGKILL)
+        time.sleep(0.1)  # nobody has noticed: the checkpoint is to be read into new processes all the same
+        runner.restore(tmp_path / "first")
+        runner.run(counted_batch(3))
+        np.testing.assert_array_equal(runner.params["w"], [-total] * 2)
+        with pytest.raises(HostDiedError, match="none: its processes were lost, and others started"):
+            np.asarray(unread.losses[1])
