@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import chains, graphs
@@ -197,6 +198,7 @@ def test_gradients_that_count_are_those_of_the_composed_function(schedule, inter
         np.testing.assert_allclose(found[node], expected[node], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.full
 @settings(max_examples=examples(8))
 @given(
     schedules(sizes=(3,), fuse=True, workers=1, affinity="default", max_active_keys=4),

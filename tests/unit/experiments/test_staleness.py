@@ -70,6 +70,7 @@ def test_the_command_writes_a_record_for_each_run(tmp_path, monkeypatch):
     assert {file.name for file in tmp_path.glob("*.png")} == {"quadratic-2.png", "quadratic-2-adam.png"}
 
 
+@pytest.mark.full
 def test_delays_that_are_drawn_are_late_on_average(tmp_path):
     common = {"remedy": ("adam", "adam+bound"), "delay": (0, 2), "seed": (0,), "angle": (45.0,), "steps": 40}
     found = {}

@@ -56,7 +56,9 @@ def trained(compiled, epochs=0):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("replicas, copies", [pytest.param(3, 1, marks=pytest.mark.full), (1, 2), (2, 2)])
+@pytest.mark.parametrize(
+    "replicas, copies", [*(pytest.param(*more, marks=pytest.mark.full) for more in ((3, 1), (1, 2))), (2, 2)]
+)
 def test_copies_compute_what_one_computes(replicas, copies):
     alone, several = amp.compile(model(1), PARAMS, SPEC), amp.compile(model(replicas), PARAMS, SPEC, copies=copies)
     (one, want), (other, got) = trained(alone), trained(several)

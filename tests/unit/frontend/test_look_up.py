@@ -53,6 +53,7 @@ def test_a_table_computes_what_an_array_does_and_trains():
     np.testing.assert_array_equal(one.params(trainer.params)["embed"], table.dense())
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_verify_compares_a_table_too():
     assert compiled(Table(ROWS, optax.sgd(0.1))).verify(DATA[:2], progress=False)

@@ -78,6 +78,7 @@ def test_a_checkpoint_of_hosts_is_one_of_a_process_and_the_other_way_round(tmp_p
     there.close()
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_fit_on_processes_goes_on_when_the_host_of_the_table_dies(tmp_path):
     graphs = [models.with_table(optax.adagrad(0.1))[0] for _ in range(2)]

@@ -51,7 +51,9 @@ def direct_loss(params, data, sizes=SIZES):
     return total, taken
 
 
-@pytest.mark.parametrize(("workers", "replicas"), [(1, 1), pytest.param(2, 2, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    ("workers", "replicas"), [pytest.param(1, 1, marks=pytest.mark.users), pytest.param(2, 2, marks=pytest.mark.full)]
+)
 def test_gradients_are_those_of_a_direct_implementation(workers, replicas):
     """Replicas start equal, and their gradients add up to those of one."""
     rng = np.random.default_rng(0)

@@ -202,6 +202,7 @@ def all_rules():
     return [list(assign(graph, 5, rule, seed=3, hops=2).items()) for rule in ("default", "paper", "coloured")]
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_the_same_in_every_process():
     """Names hash differently from process to process; the maps must not notice."""

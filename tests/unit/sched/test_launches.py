@@ -78,7 +78,8 @@ def run(fed, n, ahead):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.full) if name == "random, unfused" else name for name in CASES]
+    "name",
+    [pytest.param(name, marks=pytest.mark.full) if name in ("random, unfused", "rnn") else name for name in CASES],
 )
 def test_parameters_are_the_same_bit_by_bit(name):
     make, data, options = CASES[name]

@@ -51,7 +51,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", ["lm", "nmt, gnmt", pytest.param("nmt, bi", marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "name", ["lm", pytest.param("nmt, gnmt", marks=pytest.mark.users), pytest.param("nmt, bi", marks=pytest.mark.full)]
+)
 def test_a_sentences_loss_and_gradients_are_the_batch_models(name: str) -> None:
     function, params, instances, batch_loss, batch_params, batch = CASES[name]()
     with jax.enable_x64(True):
