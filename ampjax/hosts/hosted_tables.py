@@ -20,7 +20,9 @@ class HostedTable:
 
     def __init__(self, fleet: Fleet, node: str, own: SentTable):
         self._fleet, self._node, self._own = fleet, node, own
-        self._known = -1  # the version at which both were last the same
+        # The host's version, and what the driver's table was, when both were last the same.
+        self._known = -1
+        self._own_contents: object = None
 
     def send(self) -> None:
         """Gives the host the driver's table; no gradients wait there then."""
@@ -30,10 +32,12 @@ class HostedTable:
     @property
     def table(self) -> HostTable:
         """The driver's table, as the host's is now."""
-        ((said, arrays),) = self._ask("table", known=self._known)
+        # Another trainer of the same graph may have brought its rows since.
+        known = self._known if self._own.contents == self._own_contents else -1
+        ((said, arrays),) = self._ask("table", known=known)
         if said["files"]:
             self._own.take_files(dict(zip(said["files"], arrays, strict=True)))
-            self._known = said["version"]
+            self._known, self._own_contents = said["version"], self._own.contents
         assert self._own.table is not None, "the driver's table has its rows"
         return self._own.table
 
@@ -65,7 +69,7 @@ class HostedTable:
         files = self._own.as_files()
         arrays = [np.asarray(ids), np.asarray(rows), *files.values()]
         self._ask("restore table", arrays, files=list(files), n_new=n_new)
-        self._known = self._own.version
+        self._known, self._own_contents = self._own.version, self._own.contents
 
     def _ask(self, name: str, arrays: list[np.ndarray] | None = None, **values: object) -> list[tuple]:
         host = self._fleet.layout.host_of_node[self._node]

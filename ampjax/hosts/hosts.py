@@ -78,7 +78,7 @@ class Hosts:
         """The hosts of a resource file, the same file that `ampjax.parallel.get_runner` takes: one on each machine, with the machine's name.
 
         On machines with an `address` hosts are processes, started here or by Ray. Without addresses they are threads of this process, each
-        with some of its devices. `servers` has no meaning for a trainer.
+        with some of its devices. `servers` has no meaning for a trainer, but not all machines may have 0 of them.
 
         Args:
           info: A file, what one holds, or resources.

@@ -52,6 +52,11 @@ class SentTable(HostTable, Protocol):
         """Updates so far."""
         ...
 
+    @property
+    def contents(self) -> object:
+        """What differs whenever its rows may."""
+        ...
+
     def as_files(self) -> dict[str, np.ndarray]:
         """All that it is: the bytes `[n]` of some files, by name."""
         ...

@@ -106,6 +106,7 @@ class Table:
         self._tx = tx
         no_params = split and split.params.fill([])  # the table is the transform's only variable
         self._variables = split and SharedVariables(split, no_params, split.init(no_params))
+        self._origin = object()
         self._settings, self._connection = settings, Connection(rule, settings.processes or LocalServers())
         self._forget = self._forgotten_with_it()
         history = SharedHistory(0 if self.untouched_rows_stay else settings.max_lag, version)
@@ -299,6 +300,11 @@ class Table:
     def n_updates(self) -> int:
         """Updates that have been made since it was split so: what clients elsewhere wait for (`Needs`)."""
         return self._shards.n_updates
+
+    @property
+    def contents(self) -> tuple[object, int]:
+        """What differs whenever rows may: as long as it equals what it was before, they are the same."""
+        return self._origin, self.version
 
     @property
     def untouched_rows_stay(self) -> bool:

@@ -70,6 +70,11 @@ class TravellingTable:
         """As `Table.version`."""
         return self._here.version
 
+    @property
+    def contents(self) -> tuple[object, int]:
+        """As `Table.contents`."""
+        return self._here.contents
+
     def as_files(self) -> dict[str, np.ndarray]:
         """Gives all that it is: rows, optimizer state, version, settings.
 

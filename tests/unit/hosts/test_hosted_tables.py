@@ -121,6 +121,20 @@ def test_an_error_names_the_instance():
 # What travels
 
 
+def test_trainers_of_one_graph_keep_their_tables_apart():
+    """After as many updates, so that the tables' versions are the same, each has its own rows."""
+    graph, table = models.with_table(optax.adagrad(0.1))
+    trainers = [trainer(graph, optax.adam(0.01), 2, 2, **OPTIONS | {"min_update_interval": 1}) for _ in range(2)]
+    rows = []
+    for number, there in enumerate(trainers):
+        there.fit(models.data(6, seed=number, length=2), epochs=1, **QUIET)
+        rows.append(there.params["embed"])
+    assert table.version > 0 and np.any(rows[0] != rows[1])
+    for there, own in zip(trainers, rows, strict=True):
+        np.testing.assert_array_equal(there.params["embed"], own)
+        there.close()
+
+
 def test_a_table_is_pickled_without_its_rows():
     table = Table(np.ones((100_000, 8), np.float32), optax.sgd(0.5))
     packed = cloudpickle.dumps(amp.nn.TableEmbed(table))
