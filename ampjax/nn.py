@@ -15,6 +15,7 @@ from ampjax.errors import SettingsError
 from ampjax.plan.node_memory import bytes_with
 from ampjax.sparse.table.sharded_table import Table
 from ampjax.sparse.table.table_or_dense import ALPHA_THRESHOLD, WHAT_ALPHA_DOES, table_or_dense, touched_share
+from ampjax.sparse.table.travelling_table import TravellingTable
 from ampjax.utils.setting_checks import above_zero, at_least, integers
 
 
@@ -138,7 +139,7 @@ class TableEmbed:
     table: Table
 
     def __post_init__(self) -> None:
-        if not isinstance(self.table, Table):
+        if not isinstance(self.table, Table | TravellingTable):
             fix = "Make one: `ampjax.sparse.Table(values, tx)`."
             raise SettingsError("TableEmbed, `table`", "an `ampjax.sparse.Table`", f"{type(self.table).__name__}", fix)
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import DataError, GraphError
+from ampjax.frontend.combinators.embeddings import AnyTable
 from ampjax.frontend.combinators.tracing import Traced, structure_text, trace, tracing
 from ampjax.frontend.combinators.user_errors import in_users_words, refuse_leaks
 from ampjax.frontend.deduction.equations import Name, calls, flatten
@@ -84,7 +85,7 @@ class Compiled:
         self._leaves, structure = parse(spec)
         low = Lowering(params, _RULES)
         root = IndexSpace()
-        tables = {key: value for key, value in params.items() if isinstance(value, Table)}
+        tables = {key: value for key, value in params.items() if isinstance(value, AnyTable)}
         arrays = {key: value for key, value in params.items() if key not in tables}
         values = _params_values(arrays)
         with tracing() as dimensions:
@@ -287,14 +288,14 @@ def compile(model: Model, params: Mapping[str, Any], spec: Any, *, copies: int =
             "Name the parts.",
         )
     for path, leaf in jax.tree_util.tree_leaves_with_path(dict(params)):
-        where = f"compile, params, `{jax.tree_util.keystr(path)}`"
-        if not isinstance(path[0].key, str):
-            raise GraphError(where, "keys that are names", f"{path[0].key!r}", "Name the parts: nodes are called so.")
-        if isinstance(leaf, Table):
+        where, name = f"compile, params, `{jax.tree_util.keystr(path)}`", path[0].key
+        if not isinstance(name, str):
+            raise GraphError(where, "keys that are names", f"{name!r}", "Name the parts: nodes are called so.")
+        if isinstance(leaf, AnyTable):
             if len(path) > 1:
                 fix = 'Make it the value of a key of its own: `{"embed": table, ...}`.'
                 raise GraphError(where, "a table as the value of a key", "one inside of another value", fix)
-            if (first := next(key for key, value in params.items() if value is leaf)) != path[0].key:
+            if (first := next(key for key, value in params.items() if value is leaf)) != name:
                 fix = f'Read `params["{first}"]` in both places.'
                 raise GraphError(where, "a table that is the value of one key", f"that of `{first}`", fix)
             continue

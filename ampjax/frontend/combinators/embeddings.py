@@ -13,6 +13,10 @@ from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import Call, bind, dimensions, user_line
 from ampjax.jaxprs.primitives import shape_text
 from ampjax.sparse import Table
+from ampjax.sparse.table.travelling_table import TravellingTable
+
+AnyTable = Table | TravellingTable
+"""A table, or what stands for it where the model is compiled again in another process."""
 
 
 def look_up(table: Any, ids: Any) -> jax.Array:
@@ -37,7 +41,7 @@ def look_up(table: Any, ids: Any) -> jax.Array:
     ids = jnp.asarray(ids)
     if not jnp.issubdtype(ids.dtype, jnp.integer):
         raise GraphError(user_line(), "integers as ids of rows", shape_text(ids), 'Declare them as "int32[]".')
-    if not isinstance(table, Table):
+    if not isinstance(table, AnyTable):
         return table.at[ids].get(mode="clip")
     shape = (*ids.shape, *table.shape[1:])
     if dimensions() is None:

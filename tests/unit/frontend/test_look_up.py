@@ -1,5 +1,6 @@
 """Embeddings in host memory in compiled models: they compute what arrays do, and are updated by their own optimizers."""
 
+import cloudpickle
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import ampjax as amp
 from ampjax.errors import GraphError, ParameterError
 from ampjax.sparse import Table
+from ampjax.sparse.table.travelling_table import TravellingTable
 
 ROWS = np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32)
 W = jnp.asarray(np.random.default_rng(1).normal(size=(3, 3)), jnp.float32)
@@ -98,3 +100,10 @@ def test_a_table_is_the_value_of_one_key():
         GraphError, match=r"`\['tied'\]`: expected a table that is the value of one key, got that of `emb"
     ):
         amp.compile(model, {"embed": table, "tied": table, "w": W}, SPEC)
+
+
+def test_a_table_is_one_where_the_model_is_compiled_again():
+    """Hosts compile the model for themselves; the rows come later."""
+    graph = compiled(Table(ROWS, optax.sgd(0.1))).graph
+    elsewhere = cloudpickle.loads(cloudpickle.dumps(graph)).parameterised["embed"].table
+    assert isinstance(elsewhere, TravellingTable) and elsewhere.shape == ROWS.shape
