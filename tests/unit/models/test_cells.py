@@ -124,7 +124,9 @@ FUNCTION_STARTS = (
     "mixture_function.spec",
 )
 NO_CASE = {
-    **dict.fromkeys(["host_rows.check_table", "host_rows.table_of", "nn.TableEmbed"], ROWS),
+    **dict.fromkeys(
+        ["host_rows.check_table", "host_rows.table_of", "nn.ChosenEmbed", "nn.TableEmbed", "nn.choose_embed"], ROWS
+    ),
     **dict.fromkeys(["mixture.mixture_of_experts", "mlp.mlp"], GRAPH),
     **dict.fromkeys(
         [
