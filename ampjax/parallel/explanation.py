@@ -5,17 +5,14 @@ It only presents what the plan, the steps and the searches know.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-
-from rich.console import Console
 
 from ampjax.parallel.equivalence.compare import Equivalence
 from ampjax.parallel.planning.partition_search import SearchResult
 from ampjax.parallel.planning.transfer_costs import PredictedBytes
 from ampjax.utils.counted import counted
-from ampjax.utils.text_tables import filled, html_table
+from ampjax.utils.text_tables import html_table, text_table
 
 
 @dataclass(frozen=True)
@@ -73,12 +70,7 @@ class Explanation:
         return next(variable for variable in self.variables if variable.path == path)
 
     def __str__(self) -> str:
-        table = filled(_HEADERS, self._rows(), self._title)
-        with io.StringIO() as text:
-            Console(file=text, width=140, force_jupyter=False, force_terminal=False).print(
-                table
-            )  # text, wherever we are
-            return text.getvalue() + "".join(f"{note}\n" for note in self._notes())
+        return text_table(_HEADERS, self._rows(), self._title, self._notes())
 
     def __repr__(self) -> str:
         return str(self)

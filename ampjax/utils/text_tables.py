@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import html
+import io
 from collections.abc import Iterable, Sequence
 
 from rich import box
+from rich.console import Console
 from rich.table import Column, Table
 
 
@@ -32,6 +34,29 @@ def filled(headers: Sequence[str], rows: Iterable[Sequence[str]], title: str | N
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def text_table(
+    headers: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None, notes: Iterable[str] = ()
+) -> str:
+    """A `filled` table as plain text of at most 140 columns, wherever we are.
+
+    Args:
+      headers: Column titles.
+      rows: As many cells each.
+      title: The title above the table.
+      notes: Lines below.
+
+    Returns:
+      The table as text.
+
+    >>> text_table(["a", "b"], [["x", "1"]], notes=["so"]).split()
+    ['a', 'b', '────', 'x', '1', 'so']
+    """
+    with io.StringIO() as text:
+        console = Console(file=text, width=140, force_jupyter=False, force_terminal=False)
+        console.print(filled(headers, rows, title))
+        return text.getvalue() + "".join(f"{note}\n" for note in notes)
 
 
 def html_table(

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-from rich.console import Console
 
 from ampjax.errors import SettingsError
 from ampjax.ir.nodes import Node
 from ampjax.train.runs.session import Session
 from ampjax.utils.counted import counted
 from ampjax.utils.setting_checks import spelling
-from ampjax.utils.text_tables import filled, html_table
+from ampjax.utils.text_tables import html_table, text_table
 
 _TOGETHER = {
     "epoch": "copies are averaged after each epoch",
@@ -77,11 +75,7 @@ class TrainerExplanation:
         return found[name]
 
     def __str__(self) -> str:
-        with io.StringIO() as text:
-            Console(file=text, width=140, force_jupyter=False, force_terminal=False).print(
-                filled(_HEADERS, self._rows(), self._title)
-            )
-            return text.getvalue() + "".join(f"{note}\n" for note in self._notes())
+        return text_table(_HEADERS, self._rows(), self._title, self._notes())
 
     def __repr__(self) -> str:
         return str(self)
