@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ampjax.errors import SettingsError
 from ampjax.parallel.equivalence.compare import Equivalence
 from ampjax.parallel.planning.partition_search import SearchResult
 from ampjax.parallel.planning.transfer_costs import PredictedBytes
@@ -67,7 +68,11 @@ class Explanation:
     equivalence: Equivalence
 
     def __getitem__(self, path: str) -> VariableReport:
-        return next(variable for variable in self.variables if variable.path == path)
+        by_path = {variable.path: variable for variable in self.variables}
+        if path not in by_path:
+            fix = "Take a path from the table that it prints."
+            raise SettingsError("explain", f"one of {', '.join(by_path)}", f"{path!r}", fix)
+        return by_path[path]
 
     def __str__(self) -> str:
         return text_table(_HEADERS, self._rows(), self._title, self._notes())

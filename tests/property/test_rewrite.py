@@ -98,9 +98,11 @@ def test_the_step_on_rows_is_the_program(name, ids):
     assert_equal(step_on_host(program, TABLES, ids, step, ids_fn), whole(TABLES, ids))
 
 
-@given(ids=st.lists(st.integers(0, 12), max_size=30))
-def test_unique_rows_keep_every_id_in_its_place(ids):
-    rows = unique_rows(np.array(ids, np.int32), n_rows=12)
-    assert sorted(set(ids) - {12}) == rows.ids.tolist()
-    assert [[*rows.ids.tolist(), 12][place] for place in rows.inverse] == ids
+@given(data=st.data(), n_rows=st.sampled_from([12, 5000]))  # few rows are marked, many ids are sorted
+def test_unique_rows_keep_every_id_in_its_place(data, n_rows):
+    ids = data.draw(st.lists(st.integers(0, 12) | st.integers(n_rows - 2, n_rows), max_size=30))
+    rows = unique_rows(np.array(ids, np.int32), n_rows)
+    assert sorted(set(ids) - {n_rows}) == rows.ids.tolist()
+    assert rows.inverse.dtype == np.int32
+    assert [[*rows.ids.tolist(), n_rows][place] for place in rows.inverse] == ids
     assert padded_size(len(rows.ids)) >= len(rows.ids)

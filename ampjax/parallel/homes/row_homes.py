@@ -222,10 +222,7 @@ class RowsAtServers:
         for machine, replicas in self._clients():
             first = pulled[replicas[0]]
             replica_grads = [np.asarray(grads(replica))[: len(first.unique.ids)] for replica in replicas]
-            wide = np.result_type(
-                replica_grads[0].dtype, np.float32
-            )  # half precision is rounded once, when the sum travels
-            total = replica_grads[0] if len(replica_grads) == 1 else np.sum(np.stack(replica_grads), axis=0, dtype=wide)
+            total = _sum(replica_grads)
             pending = self.push_from(machine, first, total, pending)
         return [] if pending is None else [pending]
 
@@ -310,6 +307,16 @@ class RowsAtServers:
         self._wire.count("received" if end == machine else "sent", end, self._path, count.pulled)
         self._wire.count("sent" if end == machine else "received", end, self._path, count.pushed)
         self._wire.count("ids", end, self._path, count.indices)
+
+
+def _sum(grads: Sequence[np.ndarray]) -> np.ndarray:
+    """The sum over replicas; of one replica, its own array. Half precision is rounded once, when the sum travels."""
+    if len(grads) == 1:
+        return grads[0]
+    total = np.add(grads[0], grads[1], dtype=np.result_type(grads[0].dtype, np.float32))
+    for others in grads[2:]:
+        total += others
+    return total
 
 
 def row_bytes(table: Table) -> int:

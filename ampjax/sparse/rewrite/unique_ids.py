@@ -9,6 +9,9 @@ from jaxtyping import Int
 
 from ampjax.errors import SettingsError
 
+MARKED_ROWS = 32
+"""Up to so many rows of the table for each id, marking rows is quicker than sorting ids: 0.4 ms in place of 1.4 for 32,768 ids of 500,000 rows."""
+
 
 @dataclasses.dataclass(frozen=True)
 class UniqueRows:
@@ -40,13 +43,27 @@ def unique_rows(ids: Int[np.ndarray, " n"], n_rows: int) -> UniqueRows:
     >>> rows.ids.tolist(), rows.inverse.tolist()
     ([3, 7], [1, 0, 2, 1])
     """
-    distinct, inverse = np.unique(np.asarray(ids), return_inverse=True)
-    if distinct.size and not 0 <= distinct[0] <= distinct[-1] <= n_rows:
-        wrong = distinct[0] if distinct[0] < 0 else distinct[-1]
+    ids = np.asarray(ids)
+    if ids.size and not 0 <= (low := ids.min()) <= (high := ids.max()) <= n_rows:
+        wrong = low if low < 0 else high
         raise SettingsError("row ids", f"numbers in [0, {n_rows}]", f"{wrong}", "Take them from the program's `ids`.")
+    if n_rows <= MARKED_ROWS * ids.size:
+        distinct, inverse = _marked(ids, n_rows)
+    else:
+        distinct, inverse = np.unique(ids, return_inverse=True)
     if distinct.size and distinct[-1] == n_rows:
         distinct = distinct[:-1]
-    return UniqueRows(distinct, inverse.reshape(-1).astype(np.int32))
+    return UniqueRows(distinct, inverse.reshape(-1).astype(np.int32, copy=False))
+
+
+def _marked(ids: np.ndarray, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """What `np.unique` gives, without sorting: each id marks its row, and the marked rows are numbered."""
+    is_read = np.zeros(n_rows + 1, bool)
+    is_read[ids] = True
+    distinct = np.flatnonzero(is_read)
+    place = np.empty(n_rows + 1, np.int32)
+    place[distinct] = np.arange(len(distinct), dtype=np.int32)
+    return distinct.astype(ids.dtype), place[ids]
 
 
 def padded_size(k: int) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ampjax.optim.row_rule import RowTypes
+from ampjax.sparse.rows.byte_counts import Columns, cut
 
 
 class Partition:
@@ -38,6 +39,21 @@ class Partition:
     def everything(self) -> list[np.ndarray]:
         """All arrays, to be read or filled: parameters, states, and how many updates each row has seen."""
         return self.arrays + ([] if self.seen is None else [self.seen])
+
+    def read(self, local: np.ndarray, columns: Columns, out: np.ndarray) -> None:
+        """Reads parameters of some rows.
+
+        Args:
+          local: `[n]`, the rows.
+          columns: Which of their columns; None for all.
+          out: `[n, *row]` or as much of it as the columns are; any dtype.
+        """
+        array = self.arrays[0]
+        # `take` is twice as fast as indexing, and would copy the whole partition were that cut before.
+        if columns is None and out.dtype == array.dtype:
+            np.take(array, local, 0, out=out, mode="clip")  # `raise` would copy once more
+        else:
+            out[...] = cut(np.take(array, local, 0, mode="clip"), columns)
 
 
 @dataclass(frozen=True)
@@ -70,7 +86,7 @@ class Selection:
         result = [np.empty((size, *array.shape[1:]), array.dtype) for array in self.parts[0][0].arrays]
         for (part, local), start, end in zip(self.parts, [0, *self.ends], self.ends, strict=False):
             for rows, array in zip(result, part.arrays, strict=True):
-                np.take(array, local, 0, out=rows[start:end], mode="clip")  # `raise` would copy once more
+                np.take(array, local, 0, out=rows[start:end], mode="clip")  # as in `Partition.read`
         for rows in result:
             rows[len(self) :] = rows[len(self) - 1]
         return result

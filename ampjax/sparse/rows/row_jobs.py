@@ -1,6 +1,6 @@
-"""An update's rows as kernel calls: one where there is little to do, else one for each of several threads.
+"""A server's work on rows in pieces: one where there is little to do, else one for each of several threads.
 
-A partition is the least that a thread takes. NumPy and XLA let go of the interpreter, so that threads help.
+NumPy and XLA let go of the interpreter, so that threads help.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 from ampjax.sparse.rows.gradient_buffer import Rows
@@ -16,7 +17,7 @@ from ampjax.sparse.rows.partition_layout import place_evenly
 from ampjax.sparse.rows.row_updates import RowJob
 
 PARALLEL_BYTES = 1 << 20
-"""Gradients of an update, in bytes, from which on threads share it; below, they cost more than they gain."""
+"""Rows to read, or gradients of an update, in bytes, from which on threads share the work; below, they cost more than they gain."""
 
 
 class JobPool:
@@ -40,7 +41,7 @@ class JobPool:
         return Selection(tuple((self._partitions[p], local) for p, local in rows.items()))
 
     def cut(self, work: Mapping[int, Rows]) -> list[RowJob]:
-        """Divides an update's rows among kernel calls, evenly by the bytes of their gradients.
+        """Divides an update's rows evenly, a partition into several jobs if need be.
 
         Args:
           work: By partition, its rows and their gradients.
@@ -48,31 +49,78 @@ class JobPool:
         Returns:
           The jobs; none where there are no rows.
         """
+        spans = self.spans({p: len(local) for p, (local, _) in work.items()}, _nbytes(work))
+        return [
+            RowJob(
+                self.select({p: work[p][0][rows] for p, rows in span.items()}),
+                tuple(work[p][1][rows] for p, rows in span.items()),
+            )
+            for span in spans
+        ]
+
+    def cut_between_partitions(self, work: Mapping[int, Rows]) -> list[RowJob]:
+        """Divides an update's rows, but no partition: so sums over a table of one partition have the same bits on any number of cores.
+
+        Args:
+          work: By partition, its rows and their gradients.
+
+        Returns:
+          The jobs, about even by the bytes of their gradients; none where there are no rows.
+        """
         sizes = [grads.nbytes for _, grads in work.values()]
-        n_threads = -(-_n_threads() // self._n_servers) if sum(sizes) >= PARALLEL_BYTES else 1
         groups: dict[int, list[int]] = {}
-        for p, thread in zip(work, place_evenly(sizes, n_threads), strict=True):
+        for p, thread in zip(work, place_evenly(sizes, self._n_jobs(sum(sizes))), strict=True):
             groups.setdefault(thread, []).append(p)
         return [
             RowJob(self.select({p: work[p][0] for p in group}), tuple(work[p][1] for p in group))
             for _, group in sorted(groups.items())
         ]
 
-    def run(self, function: Callable[[RowJob], Any], jobs: Sequence[RowJob]) -> list[Any]:
-        """Calls a function on each job, in threads if there are several.
+    def spans(self, counts: Mapping[int, int], nbytes: int) -> list[dict[int, slice]]:
+        """Divides rows evenly.
 
         Args:
-          function: Takes a job.
-          jobs: The jobs.
+          counts: By partition its number of rows.
+          nbytes: How much there is to do.
 
         Returns:
-          The function's results, in the jobs' order.
+          For each piece its rows, by partition; no piece is empty.
         """
-        if len(jobs) < 2:
-            return [function(job) for job in jobs]
+        total = sum(counts.values())
+        n = min(total, self._n_jobs(nbytes))
+        pieces = []
+        for start, stop in pairwise(total * i // n for i in range(n + 1)) if n else ():
+            piece, first = {}, 0
+            for p, count in counts.items():
+                rows = slice(max(start - first, 0), min(stop - first, count))
+                first += count
+                if rows.start < rows.stop:
+                    piece[p] = rows
+            pieces.append(piece)
+        return pieces
+
+    def run(self, function: Callable[..., Any], *pieces: Sequence[Any]) -> list[Any]:
+        """Calls a function on each piece of work, in threads if there are several.
+
+        Args:
+          function: Takes a piece.
+          *pieces: The pieces; several sequences are gone through together, as `map` does.
+
+        Returns:
+          The function's results, in the pieces' order.
+        """
+        if len(pieces[0]) < 2:
+            return list(map(function, *pieces))
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_n_threads(), thread_name_prefix="table")
-        return list(self._threads.map(function, jobs))
+        return list(self._threads.map(function, *pieces))
+
+    def _n_jobs(self, nbytes: int) -> int:
+        return -(-_n_threads() // self._n_servers) if nbytes >= PARALLEL_BYTES else 1
+
+
+def _nbytes(work: Mapping[int, Rows]) -> int:
+    return sum(grads.nbytes for _, grads in work.values())
 
 
 def _n_threads() -> int:

@@ -111,11 +111,16 @@ class ServerPart:
         """
         self._n_pulls += announced
         catch_up(self._kernels, self._history, self._jobs.select(rows))
-        result = {}
+        width = cut(np.empty((0, *self._types.shape)), columns).shape[1:]
+        result = {p: np.empty((len(local), *width), wire_dtype) for p, local in rows.items()}
+
+        def read(span: Mapping[int, slice]) -> None:
+            for p, some in span.items():
+                self._partitions[p].read(rows[p][some], columns, out=result[p][some])
+
+        nbytes = sum(sent.nbytes for sent in result.values())
+        self._jobs.run(read, self._jobs.spans({p: len(local) for p, local in rows.items()}, nbytes))
         for p, local in rows.items():
-            # `take` is twice as fast as indexing, and would copy the whole partition were that cut before.
-            taken = np.take(self._partitions[p].arrays[0], local, 0, mode="clip")
-            result[p] = cut(taken, columns).astype(wire_dtype, order="C", copy=False)
             self._traffic.add(local, pulled=result[p])
         return result
 
@@ -184,7 +189,7 @@ class ServerPart:
         Returns:
           For each piece the reductions, in the order of the rule's.
         """
-        jobs = self._jobs.cut(self.rows(update)) or [RowJob(Selection(()), ())]
+        jobs = self._jobs.cut_between_partitions(self.rows(update)) or [RowJob(Selection(()), ())]
         n_untouched = sum(part.n_rows for part in self._partitions.values()) - sum(len(job.rows) for job in jobs)
         first = reduce_rows(self._kernels, jobs[0], turn, shared, n_untouched)
         return [first, *self._jobs.run(lambda job: reduce_rows(self._kernels, job, turn, shared, 0), jobs[1:])]
@@ -208,8 +213,7 @@ class ServerPart:
 
         def write() -> None:
             self._history.append(shared)
-            for job, new in zip(jobs, results, strict=True):
-                job.rows.write(new, self._history.version)
+            self._jobs.run(lambda job, new: job.rows.write(new, self._history.version), jobs, results)
 
         self._prepared[update] = write
 

@@ -186,6 +186,10 @@ class Table:
         where = f"partitions {self.n_partitions}, servers {self.n_servers}"
         return f"Table({shape} {self.dtype}, {where}, {self._settings.mode}, version {self.version})"
 
+    def __reduce__(self) -> Any:
+        fix = "Save it with `save` and load it with `Table.load`; `dense` and `opt_state` give copies of its rows."
+        raise TableError("table, copy or pickle", "a table that stays where it is", "a request to copy it", fix)
+
     # ---- rows out ----------------------------------------------------------------------------------------------------
 
     def pull(

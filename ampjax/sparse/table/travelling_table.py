@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copyreg
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ampjax.cluster.hosts.packed_programs import travels_as
 from ampjax.errors import TableError
 from ampjax.sparse.table import table_files
 from ampjax.sparse.table.sharded_table import Table
@@ -118,9 +118,4 @@ class TravellingTable:
         return repr(self.table) if self.table is not None else f"a table {list(self.shape)} in another process"
 
 
-def _pickled(table: Table) -> tuple[Any, ...]:
-    """What is pickled of a table, as a part of a graph that is sent to hosts: what stands for it."""
-    return TravellingTable.of(table).__reduce__()
-
-
-copyreg.pickle(Table, _pickled)  # pyright: ignore[reportArgumentType] - a tuple of a class and its arguments
+travels_as(Table, TravellingTable.of)

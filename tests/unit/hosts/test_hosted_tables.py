@@ -11,6 +11,7 @@ from support import table_models as models
 from support.hosted import assert_same, trainer
 
 import ampjax as amp
+from ampjax.cluster.hosts.packed_programs import packed
 from ampjax.errors import GraphError, HostError, TableError
 from ampjax.sparse import ServerProcesses, Table
 from ampjax.sparse.table.travelling_table import TravellingTable
@@ -137,9 +138,9 @@ def test_trainers_of_one_graph_keep_their_tables_apart():
 
 def test_a_table_is_pickled_without_its_rows():
     table = Table(np.ones((100_000, 8), np.float32), optax.sgd(0.5))
-    packed = cloudpickle.dumps(amp.nn.TableEmbed(table))
-    assert len(packed) < table.shape[0]
-    elsewhere = cloudpickle.loads(packed).table
+    bytes_sent = packed(amp.nn.TableEmbed(table), "a layer")
+    assert len(bytes_sent) < table.shape[0]
+    elsewhere = cloudpickle.loads(bytes_sent).table
     assert (elsewhere.shape, elsewhere.dtype) == (table.shape, table.dtype)
     assert "in another process" in repr(elsewhere)
     with pytest.raises(TableError, match="expected rows in this process, got a table that is in another process"):

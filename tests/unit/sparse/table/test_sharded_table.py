@@ -1,7 +1,9 @@
 """The sharded table: what each call does, what travels, what is refused. The laws are in `property/test_table.py`."""
 
+import copy
 import gc
 import json
+import pickle
 import re
 
 import jax
@@ -107,14 +109,40 @@ def test_several_clients_make_one_update():
     assert worst(t.dense(), wanted.params) < 1e-6
 
 
-def test_many_rows_are_updated_by_threads(monkeypatch):
+@pytest.mark.parametrize("partitions", [1, 7])
+@pytest.mark.parametrize("mode", ["lazy", "faithful"])
+def test_many_rows_are_read_and_updated_by_threads(monkeypatch, mode, partitions):
+    """A partition's rows go to several threads, and several partitions' to one."""
     monkeypatch.setattr(row_jobs, "PARALLEL_BYTES", 1)
     monkeypatch.setattr(row_jobs, "_n_threads", lambda: 3)
-    t, wanted = table("clipped", partitions=7, servers=2), Dense("clipped", VALUES, lazy=True)
+    t = table("clipped", partitions=partitions, servers=min(2, partitions), mode=mode)
+    wanted = Dense("clipped", VALUES, lazy=mode == "lazy")
     for ids, grads in steps(7):
         t.push(ids, grads)
         wanted.update(ids, grads)
+        assert worst(t.pull(ids), wanted.params[ids]) < 1e-5
+    assert (t.pull(ids, columns=(1, 3)) == t.pull(ids) * [0, 1, 1]).all()
+    assert (t.pull(ids, wire_dtype=jnp.bfloat16) == t.pull(ids).astype(jnp.bfloat16)).all()
     assert worst(t.dense(), wanted.params) < 1e-5
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 3, 5])
+def test_work_is_divided_evenly(monkeypatch, n_threads):
+    monkeypatch.setattr(row_jobs, "_n_threads", lambda: n_threads)
+    counts = {2: 4, 5: 0, 6: 7, 9: 1}
+    pieces = row_jobs.JobPool({}, 1).spans(counts, row_jobs.PARALLEL_BYTES)
+    assert len(pieces) == n_threads
+    sizes = [sum(span.stop - span.start for span in piece.values()) for piece in pieces]
+    assert sum(sizes) == 12 and max(sizes) - min(sizes) <= 1
+    found = [(p, row) for piece in pieces for p, span in piece.items() for row in range(span.start, span.stop)]
+    assert found == [(p, row) for p, count in counts.items() for row in range(count)]
+    assert row_jobs.JobPool({}, 1).spans({3: 0}, row_jobs.PARALLEL_BYTES) == []
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_table_is_not_copied_without_its_rows(copied):
+    with pytest.raises(TableError, match="expected a table that stays where it is, got a request to copy it; Save it"):
+        copied(table())
 
 
 def test_rows_of_any_rank_and_half_precision():
