@@ -110,7 +110,7 @@ class JobPool:
           The function's results, in the pieces' order.
         """
         if len(pieces[0]) < 2:
-            return list(map(function, *pieces))
+            return [function(*piece) for piece in zip(*pieces, strict=True)]
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_n_threads(), thread_name_prefix="table")
         return list(self._threads.map(function, *pieces))
