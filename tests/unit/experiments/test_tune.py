@@ -14,8 +14,8 @@ from experiments.tune import MODELS, TuneOptions, main
 
 
 def test_the_command_line():
-    options = parse(["tune", "qm9", "--budget", "30", "--grid"])
-    assert options == TuneOptions(name="qm9", budget=30.0, grid=True)
+    options = parse(["tune", "qm9", "--budget", "30", "--steps", "tune", "plain-grid"])
+    assert options == TuneOptions(name="qm9", budget=30.0, steps=("tune", "plain-grid"))
 
 
 @pytest.mark.parametrize("name", MODELS)
