@@ -118,7 +118,9 @@ class Grid:
         """A trial with the kernels that all choices of its plan share; it is evaluated eight times an epoch."""
         key = choice.plan_key
         if key not in self._prepared:
-            self._prepared[key] = self._predictor.prepare([c for c in self.choices if c.plan_key == key])
+            self._prepared[key] = self._predictor.prepare(
+                [c for c in self.choices if c.plan_key == key], self.work.goal.metric
+            )
         return self._predictor.trial(choice, self._prepared[key], self.work.goal, len(self.work.train))
 
     def alone(self, choice: Candidate) -> Trial:

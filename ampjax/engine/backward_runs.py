@@ -85,6 +85,14 @@ class BackwardRuns:
             del store.stash[stage.number, launch.versions]
         return 0 if accumulates else len(launch.changes)
 
+    def keeps_rows(self, stage: int) -> bool:
+        """Whether a stage's updates go over those rows of a table that its launches have named.
+
+        Args:
+          stage: Its number.
+        """
+        return stage in self._tables
+
     def _find_tables(self, stages: Sequence[Stage]) -> dict[int, list[tuple[str, int]]]:
         """The tables of each stage whose updates go over those rows that have got gradients, and the ports of the rows' numbers.
 

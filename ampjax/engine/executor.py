@@ -227,6 +227,16 @@ class Executor:
 
     # -- compiling, and questions
 
+    def can_leave_out(self, launch: Launch) -> bool:
+        """Whether all that follows can be carried out without a launch, with other numbers: nothing on the host is kept for it.
+
+        Args:
+          launch: The launch.
+        """
+        kind = self.plan.stages[launch.stage].kind
+        keeps = launch.versions is not None or self._reads(launch) or kind.reads_table
+        return not (keeps or self.backward_runs.keeps_rows(launch.stage))
+
     def warm(self, launch: Launch, capacities: Mapping[ArenaKey, int]) -> None:
         """Compiles what a launch needs, by running it on copies of all that it would change.
 

@@ -135,7 +135,7 @@ class Search:
         self.choices = done
         n_front = sum(c.is_on_front for c in done)
         self.reporter.line(
-            f"tune: {counted(len(self.prepared), 'plan')} compiled and measured, {counted(len(simulated), 'choice')} simulated, {n_front} on the front; {self.budget.spent_s:.1f} s"
+            f"tune: {counted(len(self.prepared), 'plan')} measured, {counted(len(simulated), 'choice')} simulated, {n_front} on the front; {self.budget.spent_s:.1f} s"
         )
 
     def _is_too_late(self, expected_s: float) -> bool:
@@ -152,7 +152,7 @@ class Search:
             left_s = LONGEST_PREPARING * self.budget.seconds - self.budget.spent_s
             self.predictor.budget = Budget(max(left_s, 1e-9), self.budget.now)
         try:
-            prepared = self.predictor.prepare(choices)
+            prepared = self.predictor.prepare(choices, self.goal.metric)
             return prepared, self.predictor.cost_of(prepared, choices)
         finally:
             self.predictor.budget = self.budget

@@ -12,7 +12,7 @@ from ampjax.drivers.cost import FlopsCost, Stragglers
 from ampjax.engine.executor import Executor
 from ampjax.errors import DataError, SettingsError
 from ampjax.models.mlp import mlp
-from ampjax.simulation.profile import PARTS, Profile, _note, medians, quickest
+from ampjax.simulation.profile import PARTS, Profile, medians, note, quickest
 from ampjax.simulation.profile_cost import HostedCost, ProfileCost
 from ampjax.simulation.simulate import profile
 
@@ -147,9 +147,9 @@ def test_dispatches_that_a_run_issues_in_one_call_are_measured_so(monkeypatch):
 
 def test_a_call_for_several_dispatches_is_shared_out_among_them():
     found = {}
-    _note(found, "times", "forward a", [3, 4, 4], 900)
-    _note(found, "times", "forward a", [4], 100)
-    _note(found, "times", "forward a", [8], None)
+    note(found, "times", "forward a", [3, 4, 4], 900)
+    note(found, "times", "forward a", [4], 100)
+    note(found, "times", "forward a", [8], None)
     assert found == {"times": {"forward a": {3: [300], 4: [300, 300, 100], 8: []}}}
 
 
