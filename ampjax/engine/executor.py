@@ -227,15 +227,22 @@ class Executor:
 
     # -- compiling, and questions
 
-    def can_leave_out(self, launch: Launch) -> bool:
-        """Whether all that follows can be carried out without a launch, with other numbers: nothing on the host is kept for it.
+    def leave_out(self, launches: Coalesced) -> bool:
+        """Leaves launches out, where all that follows can be carried out without them, with other numbers.
 
         Args:
-          launch: The launch.
+          launches: As for `run`, without parameter changes.
+
+        Returns:
+          False if it can't, since something on the host is kept for them: then `run` must be called.
         """
-        kind = self.plan.stages[launch.stage].kind
-        keeps = launch.versions is not None or self._reads(launch) or kind.reads_table
-        return not (keeps or self.backward_runs.keeps_rows(launch.stage))
+        launch = launches[0]
+        stage = self.plan.stages[launch.stage]
+        if launch.versions is not None or self._reads(launch) or stage.kind.reads_table:
+            return False
+        if launch.direction == BACKWARD or (launch.direction == FORWARD and launch.stage in self._starts_backward):
+            self.backward_runs.leave_out(stage, launches)
+        return True
 
     def warm(self, launch: Launch, capacities: Mapping[ArenaKey, int]) -> None:
         """Compiles what a launch needs, by running it on copies of all that it would change.

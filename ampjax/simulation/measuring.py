@@ -186,8 +186,8 @@ def _decided(loop: Loop, measured: Measured) -> Iterator[list[Decided]]:
             if loop.finished():
                 return
             continue
-        ns = time.thread_time_ns() - start
         waiting.append((dispatch, loop.launch_of(dispatch)))
+        ns = time.thread_time_ns() - start
         if loop.scheduler.contents.reads(dispatch):
             yield waiting
             waiting = []
@@ -231,7 +231,7 @@ def _carry_out(
             key = timing_key_with_updates(plan, last) if at_once else timing_key(plan, last)
             is_wanted = wanted.want(key, ladder_for(plan.stages[last.stage])(rows[0]), len(rows) > 1)
             launched = coalesced if at_once else [n._replace(changes=(), brings_updates=False) for n in coalesced]
-            if is_wanted or not executor.can_leave_out(coalesced[0]):
+            if is_wanted or not executor.leave_out(launched):
                 timed(key, rows, partial(executor.run, launched))
             if at_once:
                 continue
