@@ -125,6 +125,7 @@ def main(options: ScalingOptions, console: Console | None = None) -> list[Row]:
     runs: dict[str, list[Row]] = {}
     for name in options.models:
         one = model(name, options.seed)
+        scaled(options, name, one, options.workers[0], [])  # the first run loads compiled loops
         for workers in options.workers:
             runs.setdefault(name, []).append(scaled(options, name, one, workers, runs.get(name, [])))
             _write(options, runs[name][-1])
