@@ -9,10 +9,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
 from rich.console import Console
 
 from ampjax.drivers.cost import FlopsCost
 from ampjax.errors import SettingsError
+from ampjax.ir.graph import Graph
+from ampjax.ir.ops.body_shapes import init_shapes
 from ampjax.plan.planner import Plan
 from ampjax.simulation.cluster_cost import LinkTimes
 from ampjax.simulation.simulate import simulate
@@ -47,6 +50,7 @@ class ScalingOptions:
       workers_per_host: Workers that share a host; None for one host.
       host_latency_ns: Nanoseconds for any transfer between devices of different hosts.
       host_bytes_per_s: Bandwidth between devices of different hosts.
+      average_every: Instances of a copy between two means of parameters over hosts, where each host has a copy of the whole network.
       launch_ns: Nanoseconds that one driver of all hosts needs to send a launch (`python -m experiments calibrate --hosts 2` measures it).
       max_active_keys: Sequences in flight on one worker, for the host's time.
       seed: Of the data.
@@ -66,6 +70,7 @@ class ScalingOptions:
     workers_per_host: int | None = None
     host_latency_ns: int = 0
     host_bytes_per_s: float = float("inf")
+    average_every: int = 100
     launch_ns: float = LinkTimes.launch_driver_ns
     max_active_keys: tuple[int, ...] = (256, 1024, 4096, 16384)
     seed: int = 0
@@ -93,6 +98,7 @@ class Row:
       host_us: Microseconds of this machine's processor for a message.
       hosts: Hosts.
       host_bytes: Bytes for each example that cross between hosts, forth and back.
+      copies_per_s: Examples per second where each host has a copy of the whole network and all take a mean of their parameters now and then.
       driven_per_s: Examples per second of which one driver could decide on all dispatches, and send them where there are several hosts.
     """
 
@@ -106,6 +112,7 @@ class Row:
     host_us: float
     hosts: int
     host_bytes: float
+    copies_per_s: float
     driven_per_s: float
 
 
@@ -164,6 +171,26 @@ def scaled(options: ScalingOptions, name: str, one: Model, workers: int, before:
     )
 
 
+def in_copies(options: ScalingOptions, graph: Graph, hosts: int, per_instance: int, before: Sequence[Row]) -> float:
+    """Examples per second of copies of a network, one on each host; a ring of all-reduces takes the mean of their parameters while nobody computes.
+
+    Args:
+      options: The options.
+      graph: The network; copies of its layers on one host are averaged on that host, for nothing.
+      hosts: How many.
+      per_instance: Examples in an instance.
+      before: Runs of smaller machines; the largest on one host says how fast a copy is.
+    """
+    alone = [row.train_per_s for row in before if row.hosts == 1]
+    nodes = {node.name.split("/")[0]: node for node in graph.parameterised.values()}
+    shapes = [leaf for node in nodes.values() for leaf in jax.tree.leaves(init_shapes(node, node.op.body))]
+    n_bytes = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in shapes)
+    steps = 2 * (hosts - 1)
+    mean_s = steps * (n_bytes / hosts / options.host_bytes_per_s + 1e-9 * options.host_latency_ns)
+    examples = options.average_every * per_instance
+    return hosts * examples / (examples / alone[-1] + mean_s) if alone else math.nan
+
+
 def flight(options: ScalingOptions, keys: int) -> Row:
     """List reduction, a sequence an instance, on one worker with so many in flight."""
     data = single_sequences(max(4 * keys, 4096), options.seed)
@@ -214,6 +241,7 @@ def _run(
         host_us=host_us,
         hosts=hosts,
         host_bytes=crossing / examples,
+        copies_per_s=in_copies(options, graph, hosts, per_instance, before) if hosts > 1 else per_s,
         driven_per_s=examples / (seconds + sending_s),
     )
 
@@ -248,7 +276,7 @@ def _print(console: Console, rows: Sequence[Row]) -> None:
     for row in rows:
         counts = f"{row.hosts:,}", f"{row.workers:,}", f"{row.replicas:,}", f"{row.max_active_keys:,}"
         times = f"{row.train_per_s:,.0f}", f"{row.speed_up:.2f}", f"{row.messages:,}", f"{row.host_us:.2f}"
-        table.add_row(*counts, *times, f"{row.host_bytes:,.0f}", f"{row.driven_per_s:,.0f}")
+        table.add_row(*counts, *times, f"{row.host_bytes:,.0f}", f"{row.copies_per_s:,.0f}", f"{row.driven_per_s:,.0f}")
     table.title = rows[0].model
     console.print(table)
 

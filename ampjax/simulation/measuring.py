@@ -1,7 +1,7 @@
 """Measures the calls of a training run, one pass at a time.
 
-Kernels are measured one call at a time, each waited for, so that each has the machine to itself. The host is measured by its thread's
-processor time while devices work beside it, since that is how a run uses it. Dispatches that a run issues in one call are measured
+Kernels are measured one call at a time, each waited for, so that no other kernel runs beside it. But the host's thread is busy meanwhile, as it is in a run: two
+threads that share a core's units or its caches slow one another down. The host is measured by its thread's processor time while devices work beside it. Dispatches that a run issues in one call are measured
 together, and each gets an equal share. Where a few sizes of dispatches will do, the other calls are left out, and nothing is compiled for them.
 """
 
@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
+from ampjax.drivers.asyncio_driver import AsyncioDriver
 from ampjax.drivers.controller import Source
 from ampjax.drivers.issue_queue import AHEAD
 from ampjax.drivers.run import Loop
@@ -30,71 +29,11 @@ from ampjax.plan.row_seeds import RowSeeds
 from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.sched.decisions.parameter_changes import Update
 from ampjax.sched.scheduler import Scheduler
+from ampjax.simulation.calls import Calls
 from ampjax.simulation.profile import UPDATING, Measured, note, timing_key, timing_key_with_updates
 
 Measure = Callable[..., Measured]
 """`measure(loop, executor, updates_in_kernels, wanted)`: runs a loop and measures; `updates_in_kernels` says whether kernels make the updates that they can make."""
-
-APART = 4
-"""Measured sizes are so many times as large as one another, at least; between them times are interpolated."""
-
-
-@dataclass
-class Calls:
-    """Which calls of a run are made: the first few of each size.
-
-    Args:
-      most: Of each size, for one dispatch and for several in a call; with 0 the run only tells which calls there would be.
-      sizes: The padded sizes for which calls are made, by key; None for all.
-      check: Called before each call; what it raises ends the run.
-
-    Attributes:
-      seen: How many calls there were or would have been, by key, size, and whether several dispatches shared one.
-    """
-
-    most: float = math.inf
-    sizes: Mapping[str, Iterable[int]] | None = None
-    check: Callable[[], object] = lambda: None
-    seen: Counter[tuple[str, int, bool]] = field(default_factory=Counter)
-
-    def want(self, key: str, size: int, several: bool) -> bool:
-        """Counts a call, and says whether it is made.
-
-        Args:
-          key: Its key in a profile's tables.
-          size: Its padded rows.
-          several: Whether several dispatches share it.
-        """
-        self.check()
-        self.seen[key, size, several] += 1
-        is_chosen = self.sizes is None or size in self.sizes.get(key, ())
-        return is_chosen and self.seen[key, size, several] <= self.most
-
-
-def few_sizes(seen: Iterable[tuple[str, int, bool]]) -> dict[str, set[int]]:
-    """Chooses few sizes of those that runs have: the least and the largest of each key, and some between.
-
-    Args:
-      seen: Key and size of each call, as in `Calls.seen`.
-
-    Returns:
-      The sizes, by key.
-
-    >>> found = few_sizes([("a", n, False) for n in (1, 4, 16, 24, 32, 48, 64)] + [("b", 8, True)])
-    >>> {key: sorted(sizes) for key, sizes in found.items()}
-    {'a': [1, 4, 16, 64], 'b': [8]}
-    """
-    sizes: dict[str, set[int]] = {}
-    for key, size, _ in seen:
-        sizes.setdefault(key, set()).add(size)
-    for key, all_of_key in sizes.items():
-        *others, largest = sorted(all_of_key)
-        chosen = [min(all_of_key)]
-        for size in others:
-            if chosen[-1] * APART <= size and size * APART <= largest:
-                chosen.append(size)
-        sizes[key] = {*chosen, largest}
-    return sizes
 
 
 def measure_devices(loop: Loop, executor: Executor, updates_in_kernels: bool, wanted: Calls) -> Measured:
@@ -117,13 +56,14 @@ def measure_devices(loop: Loop, executor: Executor, updates_in_kernels: bool, wa
       DeadlockError: If nothing can move.
     """
     measured: Measured = {}
-    waiting_ns = _waiting_ns(executor)
+    workers = range(loop.scheduler.plan.workers)
+    waiting_ns = _waiting_ns(executor, workers)
 
     def timed(key: str, rows: Sequence[int], call: Callable[[], object]) -> None:
         before, start, host_start = compilations(), time.perf_counter_ns(), time.thread_time_ns()
         call()
         host_ns = time.thread_time_ns() - host_start
-        executor.fences.wait()
+        _work_until_done(executor, workers)
         total = max(0.0, time.perf_counter_ns() - start - waiting_ns)
         is_clean = compilations() == before
         note(measured, "times", key, rows, total if is_clean else None)
@@ -245,15 +185,52 @@ def has_updates_in_kernels(measured: Measured) -> bool:
     return any(key.endswith(UPDATING) for key in measured.get("issue", ()))
 
 
-def _waiting_ns(executor: Executor) -> float:
+def _work_until_done(executor: Executor, workers: Sequence[int]) -> None:
+    """Asks devices whether they are done until they are: work for the host's thread, like that of a scheduler."""
+    while not all(executor.fences.is_idle(worker) for worker in workers):
+        pass
+
+
+def _waiting_ns(executor: Executor, workers: Sequence[int]) -> float:
     """Nanoseconds that waiting takes where there is nothing to wait for."""
     executor.fences.wait()
     times = []
     for _ in range(20):
         start = time.perf_counter_ns()
-        executor.fences.wait()
+        _work_until_done(executor, workers)
         times.append(time.perf_counter_ns() - start)
     return float(np.median(times))
+
+
+async def driver_ns(loop: Loop, run_ahead: int) -> float:
+    """Runs a loop to its end as a trainer does, and measures the driver's thread.
+
+    Args:
+      loop: The run, with its executor.
+      run_ahead: Dispatches that a worker may have issued before its device has done them, about.
+
+    Returns:
+      Nanoseconds of processor time for a dispatch: the calls of kernels, control, and all that is between them.
+
+    Raises:
+      DeadlockError: If nothing can move.
+    """
+    before, start = loop.scheduler.counts.read().dispatches, time.thread_time_ns()
+    await AsyncioDriver(loop, run_ahead).run()
+    return (time.thread_time_ns() - start) / max(1, loop.scheduler.counts.read().dispatches - before)
+
+
+def host_ns(measured: Measured) -> float:
+    """Nanoseconds for a dispatch of what `measure_host` has measured, on average.
+
+    Args:
+      measured: What it gave.
+    """
+    times = {
+        part: [ns for sizes in measured.get(part, {}).values() for found in sizes.values() for ns in found]
+        for part in ("issue", "control")
+    }
+    return (sum(times["issue"]) + sum(times["control"])) / max(1, len(times["control"]))
 
 
 def training_times(
@@ -352,8 +329,24 @@ def measured_pass(
     Raises:
       DeadlockError: If nothing can move.
     """
-    source = Source(scheduler, Pass(instances, np.arange(len(instances)), purpose, seeds=RowSeeds(seed)))
+    loop = loop_over(scheduler, executor, instances, purpose, seed)
     try:
-        return measure(Loop(scheduler, executor, [source]), executor, updates_in_kernels, wanted)
+        return measure(loop, executor, updates_in_kernels, wanted)
     finally:
         executor.abandon()
+
+
+def loop_over(
+    scheduler: Scheduler, executor: Executor, instances: Instances, purpose: str = "train", seed: int = 0
+) -> Loop:
+    """A run of some instances, in order.
+
+    Args:
+      scheduler: Decides; nothing is in flight.
+      executor: Computes.
+      instances: The instances.
+      purpose: What they are run for, one of `passes.PURPOSES`.
+      seed: Of random bodies.
+    """
+    whole = Pass(instances, np.arange(len(instances)), purpose, seeds=RowSeeds(seed))
+    return Loop(scheduler, executor, [Source(scheduler, whole)])

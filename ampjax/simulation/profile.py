@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,12 @@ class Profile:
     """Measured times of stages and updates on a machine; `amp.profile` makes it.
 
     Args:
-      times: Nanoseconds from the call until the device is done, on a machine that does nothing else, for some numbers of rows (1 for an
+      times: Nanoseconds from the call until the device is done, on a machine that does nothing else but keep the host's thread busy, for some numbers of rows (1 for an
         update). The keys are `direction stage` (`forward linear1`, ...), `update node`, and `direction stage, updating` for a kernel that
         also makes the updates.
       kernels: With the same keys: the device's part of these times.
       issue: With the same keys: the time of the host's thread for the call, while devices work.
-      control: With the same keys: the time of the scheduler to choose a dispatch and to let its messages travel on.
+      control: With the same keys: the time of the host's thread to choose a dispatch, to let its messages travel on, and for whatever else a driver does.
     """
 
     times: Times
@@ -62,6 +62,16 @@ class Profile:
         if rows > sizes[-1]:
             return float(ns[-1] * rows / sizes[-1])
         return float(np.interp(rows, sizes, ns))
+
+    def with_control(self, ns: float) -> Profile:
+        """The profile of a host that needs more time for each dispatch.
+
+        Args:
+          ns: Nanoseconds more.
+        """
+        return replace(
+            self, control={key: {n: t + ns for n, t in sizes.items()} for key, sizes in self.control.items()}
+        )
 
     def save(self, path: str | Path) -> None:
         """Writes the tables as JSON.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -26,9 +27,19 @@ from ampjax.plan.row_seeds import RowSeeds
 from ampjax.sched.decisions.dispatch import FORWARD
 from ampjax.sched.diagnose.statistics import Statistics
 from ampjax.sched.scheduler import Scheduler
+from ampjax.simulation.calls import Calls
 from ampjax.simulation.cluster_cost import ClusterCost
 from ampjax.simulation.hosted_driver import HostedDriver
-from ampjax.simulation.measuring import Calls, Measure, measure_devices, measure_host, measured_pass, training_times
+from ampjax.simulation.measuring import (
+    Measure,
+    driver_ns,
+    host_ns,
+    loop_over,
+    measure_devices,
+    measure_host,
+    measured_pass,
+    training_times,
+)
 from ampjax.simulation.profile import Measured, Profile, medians
 from ampjax.simulation.profile_cost import HostedCost
 from ampjax.trace.trace import Trace, scaled
@@ -41,6 +52,7 @@ from ampjax.train.assemble import (
 )
 from ampjax.train.settings import Settings, settings_from
 from ampjax.train.training_data import as_instances
+from ampjax.utils.blocking import blocking
 
 
 @dataclass(frozen=True)
@@ -143,7 +155,8 @@ def profile(
     """Measures how long each kernel takes on this machine, and how long the host needs to issue it, to simulate machines like this one.
 
     A first training pass compiles. Then `passes` passes run one dispatch at a time, to measure the devices, and as many with the host ahead of
-    the devices, to measure the host. If kernels can make updates, all this is done once with such updates and once without.
+    the devices, to measure the host. If kernels can make updates, all this is done once with such updates and once without. As many passes run as a trainer
+    runs them, to see what the host's thread does besides.
 
     Args:
       graph: A closed graph.
@@ -168,6 +181,12 @@ def profile(
 
     times = training_times(scheduler, executor, instances, s.seed)
     tables = [table for tables in islice(times, passes) for table in tables]
+    # What the driver does between calls and decisions is not in the parts: a run is measured, the first one compiles what is left.
+    driven = [
+        blocking(driver_ns(loop_over(scheduler, executor, instances, seed=s.seed), s.run_ahead))
+        for _ in range(passes + 1)
+    ]
+    parts = statistics.median(host_ns(table) for table in tables if "control" in table and "issue" in table)
     only_seen = {f"{FORWARD} {stage.name}" for stage in plan.stages if not stage.trains and not stage.kind.is_sink}
 
     def predicted(measure: Measure) -> Measured:
@@ -178,7 +197,7 @@ def profile(
     if only_seen:
         predicted(measure_host)
         tables += [predicted(measure) for _ in range(passes) for measure in (measure_devices, measure_host)]
-    return medians(tables)
+    return medians(tables).with_control(max(0.0, statistics.median(driven[1:]) - parts))
 
 
 def _driver(

@@ -23,7 +23,8 @@ from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Instances, Subset
 from ampjax.plan.planner import Plan
 from ampjax.sched.scheduler import Scheduler
-from ampjax.simulation.measuring import calls_of, few_sizes, training_times
+from ampjax.simulation.calls import few_sizes
+from ampjax.simulation.measuring import calls_of, training_times
 from ampjax.simulation.profile import Profile, quickest
 from ampjax.simulation.profile_cost import HostedCost
 from ampjax.simulation.simulate import simulate

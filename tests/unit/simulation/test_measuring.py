@@ -14,7 +14,8 @@ from ampjax.ir.instances import InstanceList
 from ampjax.plan.ladders import narrow_ladder
 from ampjax.sched.decisions.packs import MOST_COALESCED
 from ampjax.sched.scheduler import Scheduler
-from ampjax.simulation.measuring import APART, Calls, calls_of, few_sizes, rehearse, training_times
+from ampjax.simulation.calls import APART, Calls, few_sizes
+from ampjax.simulation.measuring import calls_of, rehearse, training_times
 
 sizes = st.sets(st.integers(1, 1000), min_size=1)
 
