@@ -1,8 +1,9 @@
 """Measures the calls of a training run, one pass at a time.
 
-Kernels are measured one call at a time, each waited for, so that no other kernel runs beside it. But the host's thread is busy meanwhile, as it is in a run: two
-threads that share a core's units or its caches slow one another down. The host is measured by its thread's processor time while devices work beside it. Dispatches that a run issues in one call are measured
-together, and each gets an equal share. Where a few sizes of dispatches will do, the other calls are left out, and nothing is compiled for them.
+Kernels are measured one call at a time, each waited for, so that no other kernel runs beside it. But the host's thread is busy meanwhile, as
+it is in a run: two threads that share a core's units or its caches slow one another down. The host is measured by its thread's processor time
+while devices work beside it. Dispatches that a run issues in one call are measured together, and each gets an equal share. Where a few sizes of
+dispatches will do, the other calls are left out, and nothing is compiled for them.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from ampjax.sched.scheduler import Scheduler
 from ampjax.simulation.calls import Calls
 from ampjax.simulation.profile import UPDATING, Measured, note, timing_key, timing_key_with_updates
 
-Measure = Callable[..., Measured]
-"""`measure(loop, executor, updates_in_kernels, wanted)`: runs a loop and measures; `updates_in_kernels` says whether kernels make the updates that they can make."""
+Measure = Callable[[Loop, Executor, bool, Calls], Measured]
+"""Runs a loop and measures those calls that are wanted; the third argument says whether kernels make the updates that they can make."""
 
 
 def measure_devices(loop: Loop, executor: Executor, updates_in_kernels: bool, wanted: Calls) -> Measured:
