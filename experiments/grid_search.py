@@ -170,13 +170,12 @@ def pairs(grid: Grid, folder: Path, rivals: int, repeats: int, name: str, consol
     """
     found = {"tuned": _records(folder / "tuned.jsonl")}
     found |= {kind: _records(folder / f"{kind}.jsonl") for kind in GRIDS if (folder / f"{kind}.jsonl").exists()}
-    entrants = {"tuned": _choice(grid, found["tuned"][0])}
-    for kind in [kind for kind in GRIDS if kind in found]:
-        for i, record in enumerate(_best(found[kind], rivals)):
-            entrants[f"{kind} {i + 1}"] = _choice(grid, record)
-    if len(entrants) == 1:
+    grids = [kind for kind in GRIDS if kind in found]
+    if not grids:
         fix = "Let `--steps` have a grid search before `pairs`."
         raise DataError(f"{folder}", "records of a grid search", "none", fix)
+    best_of = {f"{kind} {i + 1}": r for kind in grids for i, r in enumerate(_best(found[kind], rivals))}
+    entrants = {who: _choice(grid, r) for who, r in {"tuned": found["tuned"][0], **best_of}.items()}
     different = list({repr(choice): choice for choice in entrants.values()}.values())
     seconds: dict[str, list[float]] = {repr(choice): [] for choice in different}
     for repeat in range(repeats):
@@ -216,13 +215,21 @@ def _best(records: Sequence[Mapping[str, Any]], n: int) -> list[Mapping[str, Any
 
 
 def _choice(grid: Grid, record: Mapping[str, Any]) -> Candidate:
-    """The grid's choice of a record."""
-    return next(c for c in grid.choices if _is_of(c, record))
+    """The grid's choice of a record.
+
+    Raises:
+      DataError: If there is none.
+    """
+    for choice in grid.choices:
+        if _is_of(choice, record):
+            return choice
+    fix = "Search again, with the seed and the values of now."
+    raise DataError("--steps", "records of choices that there are", f"{record}", fix)
 
 
 def _is_of(choice: Candidate, record: Mapping[str, Any]) -> bool:
     """Whether a record is of a choice."""
-    return all(record[name] == value for name, value in plain({**choice.settings, **choice.knobs}).items())
+    return all(record.get(name) == value for name, value in plain({**choice.settings, **choice.knobs}).items())
 
 
 def _varied(choices: Sequence[Candidate]) -> tuple[str, ...]:

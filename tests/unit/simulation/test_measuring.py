@@ -1,5 +1,6 @@
 """Which calls of a run are measured."""
 
+import asyncio
 import itertools
 
 import optax
@@ -15,7 +16,7 @@ from ampjax.plan.ladders import narrow_ladder
 from ampjax.sched.decisions.packs import MOST_COALESCED
 from ampjax.sched.scheduler import Scheduler
 from ampjax.simulation.calls import APART, Calls, few_sizes
-from ampjax.simulation.measuring import calls_of, rehearse, training_times
+from ampjax.simulation.measuring import calls_of, driver_ns, host_ns, loop_over, rehearse, training_times
 
 sizes = st.sets(st.integers(1, 1000), min_size=1)
 
@@ -75,3 +76,13 @@ def test_nothing_is_compiled_but_what_is_measured(run):
     compiled = compilations()
     rehearse(scheduler, executor, data, 0, lambda: None)
     assert compilations() == compiled
+
+
+@pytest.mark.slow
+def test_a_drivers_thread_does_more_than_calls_and_decisions(run):
+    """Nanoseconds of processor time, so what is sure is only that there are some."""
+    scheduler, executor, data = run
+    loop = loop_over(scheduler, executor, data)
+    assert asyncio.run(driver_ns(loop, 64)) > 0 and loop.finished()
+    measured = {"issue": {"forward a": {1: [30.0, 50.0]}}, "control": {"forward a": {1: [5.0, 15.0]}}}
+    assert host_ns(measured) == 50.0 and host_ns({}) == 0.0

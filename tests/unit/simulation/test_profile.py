@@ -28,6 +28,11 @@ def test_between_sizes_and_beyond():
     assert repr(times).splitlines()[:2] == ["Profile of 2 kernels", "  forward a: 0.5 us for 8 rows"]
 
 
+def test_a_host_with_more_to_do_needs_more_time_for_each_dispatch():
+    times = Profile(TIMES, TIMES, TIMES, {"forward a": {1: 5.0, 4: 7.0}}).with_control(10.0)
+    assert times.control == {"forward a": {1: 15.0, 4: 17.0}} and times.issue == times.kernels == TIMES
+
+
 def test_what_was_never_measured_is_told():
     with pytest.raises(SettingsError, match=r"profile, `backward a`: expected one of \['forward a', 'update a'\]"):
         Profile(TIMES).ns("backward a", 1)
