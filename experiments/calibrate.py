@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import optax
 from rich.console import Console
 
@@ -19,7 +23,6 @@ from ampjax.ir.instances import Instances
 from ampjax.models.mlp import mlp
 from ampjax.models.tree_lstm import Cells
 from ampjax.simulation.profile_cost import HostedCost
-from ampjax.tuning.predictor import cores_here
 from ampjax.utils.text_tables import compact
 from experiments.by_hand.rnn_graph import list_reduction_rnn
 from experiments.by_hand.tree_lstm_graph import tree_lstm
@@ -41,8 +44,8 @@ class CalibrateOptions:
       hosts: Numbers of hosts, processes with a worker each, to be compared beside these. What it costs that launches and rows travel is measured first, on other models.
       passes: Measured passes; one more before them is not counted. Medians are told.
       n: Instances of a pass.
-      cores: Cores of this machine that host and devices share; by default all. That two of them slow one another down is in the times, as these were measured
-        with the host's thread at work.
+      cores: Cores of this machine that host and devices share; by default what they are worth when all of them work, measured in each pass
+        (two that are halves of one get half as many products again done as one alone).
       json: File to which a JSON object is appended for each model and number of workers.
     """
 
@@ -116,7 +119,7 @@ def compare(options: CalibrateOptions, name: str, workers: int, link: amp.LinkTi
     for n in range(options.passes + 1):
         times = amp.profile(subject.graph, subject.data, passes=1, tx=tx, **settings)
         history = trainer.fit(subject.data, epochs=1, progress=False)
-        cores = options.cores or cores_here()
+        cores = options.cores or cores_at_once(jax.devices()[:workers])
         cost = partial(HostedCost, profile=times, cores=cores)
         if link is not None:
             cost = partial(amp.ClusterCost, profile=times, cores=cores, link=link)
@@ -128,6 +131,46 @@ def compare(options: CalibrateOptions, name: str, workers: int, link: amp.LinkTi
     ratios = [p / m for p, m in zip(predicted, measured, strict=True)]
     medians = (statistics.median(values) for values in (predicted, measured, ratios))
     return Row(name, workers, link is not None, *medians)
+
+
+def cores_at_once(devices: Sequence[Any]) -> float:
+    """What cores are worth that a host thread and some devices keep busy together: the sum of their rates, each over its rate alone."""
+    x = [jax.device_put(jnp.full((64, 256), 0.01), device) for device in devices]
+    jax.block_until_ready([_products(own) for own in x])
+    together, alone, of_host = [], [], []
+    for _ in range(5):
+        together.append(_busy(x))
+        alone.append(statistics.median(_busy([own], host=False)[0] for own in x))
+        begin, n = time.perf_counter(), sum(_control() for _ in range(200))
+        of_host.append(n / (time.perf_counter() - begin))
+    seconds = statistics.median(seconds for seconds, _ in together)
+    host = statistics.median(n / own for own, n in together)
+    return len(x) * statistics.median(alone) / seconds + host / statistics.median(of_host)
+
+
+def _busy(x: Sequence[jax.Array], host: bool = True) -> tuple[float, int]:
+    """Seconds until devices have multiplied some matrices, and what the host has got done meanwhile."""
+    begin, n, issued = time.perf_counter(), 0, list(x)
+    for _ in range(8):  # each takes what the one before it gave: XLA would run others of one device on several cores
+        issued = [_products(own) for own in issued]
+    while host and not all(getattr(product, "is_ready", lambda: True)() for product in issued):
+        n += _control()
+    jax.block_until_ready(issued)
+    return time.perf_counter() - begin, n
+
+
+@jax.jit
+def _products(x: jax.Array) -> jax.Array:
+    w = jnp.full((x.shape[1], x.shape[1]), 0.01)
+    return jax.lax.fori_loop(0, 20, lambda _, y: jnp.tanh(y @ w), x)
+
+
+def _control() -> int:
+    """Some of what a scheduler does: short operations on arrays of integers."""
+    numbers = np.arange(64)
+    for _ in range(20):
+        numbers = numbers[numbers.argsort()] + 1
+    return 1
 
 
 def _buckets(n: int) -> Subject:

@@ -1,9 +1,8 @@
 """Measures the calls of a training run, one pass at a time.
 
-Kernels are measured one call at a time, each waited for, so that no other kernel runs beside it. But the host's thread is busy meanwhile, as
-it is in a run: two threads that share a core's units or its caches slow one another down. The host is measured by its thread's processor time
-while devices work beside it. Dispatches that a run issues in one call are measured together, and each gets an equal share. Where a few sizes of
-dispatches will do, the other calls are left out, and nothing is compiled for them.
+Kernels are measured one call at a time, each waited for, so that each has the machine to itself. The host is measured by its thread's
+processor time while devices work beside it, since that is how a run uses it. Dispatches that a run issues in one call are measured
+together, and each gets an equal share. Where a few sizes of dispatches will do, the other calls are left out, and nothing is compiled for them.
 """
 
 from __future__ import annotations
@@ -57,14 +56,13 @@ def measure_devices(loop: Loop, executor: Executor, updates_in_kernels: bool, wa
       DeadlockError: If nothing can move.
     """
     measured: Measured = {}
-    workers = range(loop.scheduler.plan.workers)
-    waiting_ns = _waiting_ns(executor, workers)
+    waiting_ns = _waiting_ns(executor)
 
     def timed(key: str, rows: Sequence[int], call: Callable[[], object]) -> None:
         before, start, host_start = compilations(), time.perf_counter_ns(), time.thread_time_ns()
         call()
         host_ns = time.thread_time_ns() - host_start
-        _work_until_done(executor, workers)
+        executor.fences.wait()
         total = max(0.0, time.perf_counter_ns() - start - waiting_ns)
         is_clean = compilations() == before
         note(measured, "times", key, rows, total if is_clean else None)
@@ -186,19 +184,13 @@ def has_updates_in_kernels(measured: Measured) -> bool:
     return any(key.endswith(UPDATING) for key in measured.get("issue", ()))
 
 
-def _work_until_done(executor: Executor, workers: Sequence[int]) -> None:
-    """Asks devices whether they are done until they are: work for the host's thread, like that of a scheduler."""
-    while not all(executor.fences.is_idle(worker) for worker in workers):
-        pass
-
-
-def _waiting_ns(executor: Executor, workers: Sequence[int]) -> float:
+def _waiting_ns(executor: Executor) -> float:
     """Nanoseconds that waiting takes where there is nothing to wait for."""
     executor.fences.wait()
     times = []
     for _ in range(20):
         start = time.perf_counter_ns()
-        _work_until_done(executor, workers)
+        executor.fences.wait()
         times.append(time.perf_counter_ns() - start)
     return float(np.median(times))
 

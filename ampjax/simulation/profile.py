@@ -26,7 +26,7 @@ class Profile:
     """Measured times of stages and updates on a machine; `amp.profile` makes it.
 
     Args:
-      times: Nanoseconds from the call until the device is done, on a machine that does nothing else but keep the host's thread busy, for some numbers of rows (1 for an
+      times: Nanoseconds from the call until the device is done, on a machine that does nothing else, for some numbers of rows (1 for an
         update). The keys are `direction stage` (`forward linear1`, ...), `update node`, and `direction stage, updating` for a kernel that
         also makes the updates.
       kernels: With the same keys: the device's part of these times.
