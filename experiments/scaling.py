@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -223,11 +224,12 @@ def _run(
     speed_up = per_s / before[0].train_per_s if before else 1.0
     host_us = 1e6 * seconds / run.stats.messages
     hosts = 1 if options.workers_per_host is None else math.ceil(settings["workers"] / options.workers_per_host)
-    crossing = sum(
-        run.stats.stages[stage.name].rows * (stage.crossing_bytes or 0)
-        for stage in costs[0].plan.stages
-        if costs[0].is_between_hosts(stage)
-    )
+    crossing: dict[
+        str, list[int]
+    ] = {}  # transfers of one node from different workers have one name, and get equal shares of its rows
+    for stage in costs[0].plan.stages:
+        n_bytes = (stage.crossing_bytes or 0) if costs[0].is_between_hosts(stage) else 0
+        crossing.setdefault(stage.name, []).append(n_bytes)
     examples = run.instances * per_instance
     sending_s = 1e-9 * options.launch_ns * run.stats.dispatches if hosts > 1 else 0.0
     return Row(
@@ -240,7 +242,7 @@ def _run(
         messages=run.stats.messages,
         host_us=host_us,
         hosts=hosts,
-        host_bytes=crossing / examples,
+        host_bytes=sum(run.stats.stages[name].rows * statistics.mean(n) for name, n in crossing.items()) / examples,
         copies_per_s=in_copies(options, graph, hosts, per_instance, before) if hosts > 1 else per_s,
         driven_per_s=examples / (seconds + sending_s),
     )
