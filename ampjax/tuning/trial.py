@@ -101,12 +101,10 @@ class Trial:
         blocking(budget.within(session.preparation.prepare(first, valid, SILENT, ahead=ahead)))
         session.preparation.leave_to_calls()
         if self.keeper is not None and not self.is_virtual:
-            executor = self.keeper.session.executor
-            assert isinstance(executor, Executor)
             n = min(self.piece, max(REHEARSED, 3 * self.trainer.settings.in_flight))
             some = Subset(self.train, np.arange(n))
             scheduler = Scheduler(self.keeper.plan, session.scheduler.settings)
-            rehearse(scheduler, executor, some, self.trainer.settings.seed, budget.check)
+            rehearse(scheduler, _executor_of(self.keeper), some, self.trainer.settings.seed, budget.check)
         value = blocking(budget.within(self._evaluate())) if self.value is None else self.value
         self.values.append(value)
 
@@ -137,7 +135,7 @@ class Trial:
     async def _evaluate(self) -> float:
         """The metric of the parameters as they are, computed by the keeper."""
         judge = self.keeper or self.trainer
-        theirs, own = judge.session.executor.store, self.trainer.session.executor.store
+        theirs, own = _executor_of(judge).store, _executor_of(self.trainer).store
         kept, theirs.params = theirs.params, own.params
         try:
             return (await judge.evaluate_async(self.valid))[self.goal.metric]
@@ -209,3 +207,10 @@ class Trial:
         """The next instances; after the last one come the first ones again."""
         start = self.pieces * self.piece
         return Subset(self.train, np.arange(start, start + self.piece) % len(self.train))
+
+
+def _executor_of(trainer: Trainer) -> Executor:
+    """The executor of a trainer without hosts."""
+    executor = trainer.session.executor
+    assert isinstance(executor, Executor)
+    return executor

@@ -1,5 +1,7 @@
 """A trial: what its seconds count, and who evaluates it."""
 
+from typing import Any
+
 import jax
 import numpy as np
 import optax
@@ -12,7 +14,7 @@ from ampjax.tuning.budget import Budget, OutOfTime
 from ampjax.tuning.candidate import Candidate
 from ampjax.tuning.trial import Goal, Trial
 
-SETTINGS = {"max_active_keys": 2, "max_dispatch_size": 2, "min_update_interval": 2}
+SETTINGS: dict[str, Any] = {"max_active_keys": 2, "max_dispatch_size": 2, "min_update_interval": 2}
 
 
 @pytest.fixture(scope="module")
