@@ -150,8 +150,9 @@ def cores_at_once(devices: Sequence[Any]) -> float:
 
 def _busy(x: Sequence[jax.Array], host: bool = True) -> tuple[float, int]:
     """Seconds until devices have multiplied some matrices, and what the host has got done meanwhile."""
-    begin, n = time.perf_counter(), 0
-    issued = [_products(own) for own in x for _ in range(8)]
+    begin, n, issued = time.perf_counter(), 0, list(x)
+    for _ in range(8):  # each takes what the one before it gave: XLA would run others of one device on several cores
+        issued = [_products(own) for own in issued]
     while host and not all(getattr(product, "is_ready", lambda: True)() for product in issued):
         n += _control()
     jax.block_until_ready(issued)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax
 from rich.console import Console
 
 from ampjax.drivers.cost import FlopsCost
 from ampjax.errors import SettingsError
+from ampjax.ir.graph import Graph
+from ampjax.ir.ops.body_shapes import init_shapes
+from ampjax.plan.planner import Plan
+from ampjax.simulation.cluster_cost import LinkTimes
 from ampjax.simulation.simulate import simulate
 from ampjax.utils.text_tables import compact
 from ampjax.viz.curves import curves
@@ -20,6 +26,9 @@ from experiments.by_hand.rnn_graph import list_reduction_rnn
 from experiments.common import require_positive
 from experiments.machines import NAMES, Model, Name, model, single_sequences
 from experiments.records import append
+
+LINKS = "latency_ns", "bytes_per_s", "workers_per_host", "host_latency_ns", "host_bytes_per_s"
+"""The options that `FlopsCost` has by the same names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +48,11 @@ class ScalingOptions:
       flops: Operations per second of a device.
       latency_ns: Nanoseconds for any transfer between devices.
       bytes_per_s: Bandwidth between devices.
+      workers_per_host: Workers that share a host; None for one host.
+      host_latency_ns: Nanoseconds for any transfer between devices of different hosts.
+      host_bytes_per_s: Bandwidth between devices of different hosts.
+      average_every: Instances of a copy between two means of parameters over hosts, where each host has a copy of the whole network.
+      launch_ns: Nanoseconds that one driver of all hosts needs to send a launch (`python -m experiments calibrate --hosts 2` measures it).
       max_active_keys: Sequences in flight on one worker, for the host's time.
       seed: Of the data.
       json: File to which a JSON object is appended for each run.
@@ -54,6 +68,11 @@ class ScalingOptions:
     flops: float = 1e12
     latency_ns: int = 0
     bytes_per_s: float = float("inf")
+    workers_per_host: int | None = None
+    host_latency_ns: int = 0
+    host_bytes_per_s: float = float("inf")
+    average_every: int = 100
+    launch_ns: float = LinkTimes.launch_driver_ns
     max_active_keys: tuple[int, ...] = (256, 1024, 4096, 16384)
     seed: int = 0
     json: Path | None = None
@@ -78,6 +97,10 @@ class Row:
       speed_up: Over the first number of workers.
       messages: Messages that were dispatched.
       host_us: Microseconds of this machine's processor for a message.
+      hosts: Hosts.
+      host_bytes: Bytes for each example that cross between hosts, forth and back.
+      copies_per_s: Examples per second where each host has a copy of the whole network and all take a mean of their parameters now and then.
+      driven_per_s: Examples per second of which one driver could decide on all dispatches, and send them where there are several hosts.
     """
 
     model: str
@@ -88,6 +111,10 @@ class Row:
     speed_up: float
     messages: int
     host_us: float
+    hosts: int
+    host_bytes: float
+    copies_per_s: float
+    driven_per_s: float
 
 
 def main(options: ScalingOptions, console: Console | None = None) -> list[Row]:
@@ -98,12 +125,15 @@ def main(options: ScalingOptions, console: Console | None = None) -> list[Row]:
     """
     sizes = {name: getattr(options, name) for name in ("in_flight", "n", "least", "flops")}
     require_positive("See the defaults.", workers=min(options.workers, default=0), **sizes)
-    if not options.bytes_per_s > 0:  # it may be infinite
-        raise SettingsError("--bytes-per-s", "more than 0", f"{options.bytes_per_s}", "See the defaults.")
+    for name in ("bytes_per_s", "host_bytes_per_s"):
+        if not getattr(options, name) > 0:  # it may be infinite
+            where = f"--{name.replace('_', '-')}"
+            raise SettingsError(where, "more than 0", f"{getattr(options, name)}", "See the defaults.")
     console = console or Console(highlight=False)
     runs: dict[str, list[Row]] = {}
     for name in options.models:
         one = model(name, options.seed)
+        scaled(options, name, one, options.workers[0], [])  # the first run loads compiled loops
         for workers in options.workers:
             runs.setdefault(name, []).append(scaled(options, name, one, workers, runs.get(name, [])))
             _write(options, runs[name][-1])
@@ -142,6 +172,26 @@ def scaled(options: ScalingOptions, name: str, one: Model, workers: int, before:
     )
 
 
+def in_copies(options: ScalingOptions, graph: Graph, hosts: int, per_instance: int, before: Sequence[Row]) -> float:
+    """Examples per second of copies of a network, one on each host; a ring of all-reduces takes the mean of their parameters while nobody computes.
+
+    Args:
+      options: The options.
+      graph: The network; copies of its layers on one host are averaged on that host, for nothing.
+      hosts: How many.
+      per_instance: Examples in an instance.
+      before: Runs of smaller machines; the largest on one host says how fast a copy is.
+    """
+    alone = [row.train_per_s for row in before if row.hosts == 1]
+    nodes = {node.name.split("/")[0]: node for node in graph.parameterised.values()}
+    shapes = [leaf for node in nodes.values() for leaf in jax.tree.leaves(init_shapes(node, node.op.body))]
+    n_bytes = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in shapes)
+    steps = 2 * (hosts - 1)
+    mean_s = steps * (n_bytes / hosts / options.host_bytes_per_s + 1e-9 * options.host_latency_ns)
+    examples = options.average_every * per_instance
+    return hosts * examples / (examples / alone[-1] + mean_s) if alone else math.nan
+
+
 def flight(options: ScalingOptions, keys: int) -> Row:
     """List reduction, a sequence an instance, on one worker with so many in flight."""
     data = single_sequences(max(4 * keys, 4096), options.seed)
@@ -160,15 +210,42 @@ def _run(
     per_instance: int,
     before: Sequence[Row],
 ) -> Row:
-    cost = partial(FlopsCost, flops=options.flops, latency_ns=options.latency_ns, bytes_per_s=options.bytes_per_s)
+    costs: list[FlopsCost] = []
+
+    def cost(plan: Plan) -> FlopsCost:
+        links = {name: getattr(options, name) for name in LINKS}
+        costs.append(FlopsCost(plan, flops=options.flops, **links))
+        return costs[-1]
+
     begin = time.thread_time()
     run = simulate(graph, data, cost=cost, seed=options.seed, **settings)
     seconds = time.thread_time() - begin
     per_s = run.per_s * per_instance
     speed_up = per_s / before[0].train_per_s if before else 1.0
     host_us = 1e6 * seconds / run.stats.messages
-    keys = settings["max_active_keys"]
-    return Row(name, settings["workers"], replicas, keys, per_s, speed_up, run.stats.messages, host_us)
+    hosts = 1 if options.workers_per_host is None else math.ceil(settings["workers"] / options.workers_per_host)
+    crossing: dict[
+        str, list[int]
+    ] = {}  # transfers of one node from different workers have one name, and get equal shares of its rows
+    for stage in costs[0].plan.stages:
+        n_bytes = (stage.crossing_bytes or 0) if costs[0].is_between_hosts(stage) else 0
+        crossing.setdefault(stage.name, []).append(n_bytes)
+    examples = run.instances * per_instance
+    sending_s = 1e-9 * options.launch_ns * run.stats.dispatches if hosts > 1 else 0.0
+    return Row(
+        model=name,
+        workers=settings["workers"],
+        replicas=replicas,
+        max_active_keys=settings["max_active_keys"],
+        train_per_s=per_s,
+        speed_up=speed_up,
+        messages=run.stats.messages,
+        host_us=host_us,
+        hosts=hosts,
+        host_bytes=sum(run.stats.stages[name].rows * statistics.mean(n) for name, n in crossing.items()) / examples,
+        copies_per_s=in_copies(options, graph, hosts, per_instance, before) if hosts > 1 else per_s,
+        driven_per_s=examples / (seconds + sending_s),
+    )
 
 
 def draw(options: ScalingOptions, runs: Mapping[str, Sequence[Row]], flights: Sequence[Row]) -> None:
@@ -189,12 +266,19 @@ def draw(options: ScalingOptions, runs: Mapping[str, Sequence[Row]], flights: Se
 
 
 def _print(console: Console, rows: Sequence[Row]) -> None:
-    table = compact("workers", "replicas", "in flight", "examples/s", "speed-up", "messages", "host µs\na message")
+    headers = (
+        "examples/s",
+        "speed-up",
+        "messages",
+        "host µs\na message",
+        "bytes between hosts\nan example",
+        "one driver's\nexamples/s",
+    )
+    table = compact("hosts", "workers", "replicas", "in flight", *headers)
     for row in rows:
-        counts = f"{row.workers:,}", f"{row.replicas:,}", f"{row.max_active_keys:,}"
-        table.add_row(
-            *counts, f"{row.train_per_s:,.0f}", f"{row.speed_up:.2f}", f"{row.messages:,}", f"{row.host_us:.2f}"
-        )
+        counts = f"{row.hosts:,}", f"{row.workers:,}", f"{row.replicas:,}", f"{row.max_active_keys:,}"
+        times = f"{row.train_per_s:,.0f}", f"{row.speed_up:.2f}", f"{row.messages:,}", f"{row.host_us:.2f}"
+        table.add_row(*counts, *times, f"{row.host_bytes:,.0f}", f"{row.copies_per_s:,.0f}", f"{row.driven_per_s:,.0f}")
     table.title = rows[0].model
     console.print(table)
 

@@ -44,9 +44,12 @@ class FlopsCost:
       other_ns: Nanoseconds that any dispatch takes in addition to its layers.
       latency_ns: Nanoseconds for any transfer between workers.
       bytes_per_s: Bandwidth of a transfer between workers.
+      workers_per_host: Workers that share a host, in their order; None for one host.
+      host_latency_ns: As `latency_ns`, between workers of different hosts.
+      host_bytes_per_s: As `bytes_per_s`, between workers of different hosts. A transfer has the link to itself.
 
     Raises:
-      SettingsError: If a rate is not above 0.
+      SettingsError: If a rate, or the number of workers on a host, is not above 0.
     """
 
     plan: Plan
@@ -54,18 +57,24 @@ class FlopsCost:
     other_ns: int = 0
     latency_ns: int = 0
     bytes_per_s: float = math.inf
+    workers_per_host: int | None = None
+    host_latency_ns: int = 0
+    host_bytes_per_s: float = math.inf
     _layers: dict[str, tuple[int, int]] = field(default_factory=dict, compare=False, repr=False)
     _bodies: dict[Any, tuple[int, int]] = field(default_factory=dict, compare=False, repr=False)
     _stages: dict[tuple[int, str], list[tuple[str, float]]] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not (self.flops > 0 and self.bytes_per_s > 0):
+        if not (self.flops > 0 and self.bytes_per_s > 0 and self.host_bytes_per_s > 0):
             raise SettingsError(
-                "FlopsCost, `flops` and `bytes_per_s`",
+                "FlopsCost, `flops`, `bytes_per_s` and `host_bytes_per_s`",
                 "numbers above 0",
-                f"{self.flops} and {self.bytes_per_s}",
+                f"{self.flops}, {self.bytes_per_s} and {self.host_bytes_per_s}",
                 "Give operations and bytes in a second; `math.inf` where they take no time.",
             )
+        if self.workers_per_host is not None and self.workers_per_host < 1:
+            fix = "Leave it out where all workers are on one host."
+            raise SettingsError("FlopsCost, `workers_per_host`", "at least 1", f"{self.workers_per_host}", fix)
 
     def __call__(self, dispatch: Dispatch) -> int:
         """Nanoseconds that a dispatch takes."""
@@ -100,17 +109,17 @@ class FlopsCost:
         """
         queues, terms, columns = list[tuple[float, ...]](), list[tuple[float, float]](), edge_columns(self.plan)
         for stage in self.plan.stages:
-            row_bytes = stage.crossing_bytes
-            fixed = self.other_ns + (0 if row_bytes is None else self.latency_ns)
+            latency_ns, row_bytes = self._crossing(stage)
+            fixed = self.other_ns + latency_ns
             for direction in DIRECTIONS[:3]:
                 own = self._terms(stage, self._work(stage, direction), columns)
-                queues.append((len(terms), len(own), fixed, row_bytes or 0))
+                queues.append((len(terms), len(own), fixed, row_bytes))
                 terms += own
         return Rates(
             np.array(queues, np.float64).reshape(-1, 4),
             np.array(terms, np.float64).reshape(-1, 2),
             np.array([*self._update_sizes.values()], np.float64),
-            np.array([self.flops, self.bytes_per_s], np.float64),
+            np.array([self.flops, self._reference], np.float64),
         )
 
     def _terms(
@@ -160,11 +169,40 @@ class FlopsCost:
         """Of each node that has parameters the size of its matrices, as whoever computes with them multiplies by them."""
         return {name: max(self._layer(user)[1] for user in users) for name, users in self.plan.graph.users.items()}
 
+    def is_between_hosts(self, stage: Stage) -> bool:
+        """Whether a stage is a transfer between workers of different hosts.
+
+        Args:
+          stage: The stage.
+        """
+        size = self.workers_per_host
+        return (
+            stage.crossing_bytes is not None
+            and size is not None
+            and stage.ports[0].space // size != stage.space // size
+        )
+
     def _transfer(self, dispatch: Dispatch) -> int:
-        row_bytes = None if dispatch.stage < 0 else self.plan.stages[dispatch.stage].crossing_bytes
-        if row_bytes is None:
+        if dispatch.stage < 0:
             return 0
-        return self.latency_ns + _whole_ns(dispatch.n_rows * row_bytes / self.bytes_per_s)
+        latency_ns, row_bytes = self._crossing(self.plan.stages[dispatch.stage])
+        return latency_ns + _whole_ns(dispatch.n_rows * row_bytes / self._reference)
+
+    @property
+    def _reference(self) -> float:
+        """The bandwidth for which bytes are counted: on a faster link they count less."""
+        return min(self.bytes_per_s, self.host_bytes_per_s) if self.workers_per_host else self.bytes_per_s
+
+    def _crossing(self, stage: Stage) -> tuple[int, float]:
+        """What a transfer takes on its link: latency, and bytes of a row at the reference bandwidth; nothing for any other stage."""
+        if stage.crossing_bytes is None:
+            return 0, 0.0
+        is_local = not self.is_between_hosts(stage)
+        per_s = self.bytes_per_s if is_local else self.host_bytes_per_s
+        bytes_here = (
+            float(stage.crossing_bytes) if per_s == self._reference else stage.crossing_bytes * self._reference / per_s
+        )
+        return (self.latency_ns if is_local else self.host_latency_ns), bytes_here
 
 
 @dataclass(frozen=True)

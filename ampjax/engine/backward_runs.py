@@ -85,6 +85,16 @@ class BackwardRuns:
             del store.stash[stage.number, launch.versions]
         return 0 if accumulates else len(launch.changes)
 
+    def leave_out(self, stage: Stage, launches: Coalesced) -> None:
+        """Keeps to which rows of tables launches would give gradients, if they were run.
+
+        Args:
+          stage: Their stage.
+          launches: As for `run`.
+        """
+        if stage.number in self._tables:
+            self._add_rows(stage, launches)
+
     def _find_tables(self, stages: Sequence[Stage]) -> dict[int, list[tuple[str, int]]]:
         """The tables of each stage whose updates go over those rows that have got gradients, and the ports of the rows' numbers.
 

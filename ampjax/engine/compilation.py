@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +23,9 @@ from ampjax.sched.scheduler import Scheduler
 
 _counts = {"compilations": 0, "registered": 0}
 _EVENT = "/jax/core/compile/backend_compile_duration"
+_PARTS = ("/jax/core/compile/jaxpr_trace_duration", "/jax/core/compile/jaxpr_to_mlir_module_duration", _EVENT)
+_spent = {"seconds": 0.0}
+_latest: deque[tuple[float, float]] = deque(maxlen=256)
 _listeners: list[Callable[[], object]] = []
 
 
@@ -32,7 +37,24 @@ def compilations() -> int:
     return _counts["compilations"]
 
 
+def compiling_s() -> float:
+    """Seconds that this process has spent on compilations since the first call: tracing, XLA, and loads from the persistent cache."""
+    compilations()
+    return _spent["seconds"]
+
+
+def _spend(seconds: float) -> None:
+    """Counts a part of a compilation that has just ended. Parts within it, as of a function that another one calls, were counted before and are its own."""
+    end = time.perf_counter()
+    while _latest and _latest[-1][0] >= end - seconds:
+        _spent["seconds"] -= _latest.pop()[1]
+    _latest.append((end - seconds, seconds))
+    _spent["seconds"] += seconds
+
+
 def _count(event: str, duration_secs: float, **kwargs: str | int) -> None:
+    if event in _PARTS:
+        _spend(duration_secs)
     if event == _EVENT:
         _counts["compilations"] += 1
         for listener in tuple(_listeners):

@@ -227,6 +227,23 @@ class Executor:
 
     # -- compiling, and questions
 
+    def leave_out(self, launches: Coalesced) -> bool:
+        """Leaves launches out, where all that follows can be carried out without them, with other numbers.
+
+        Args:
+          launches: As for `run`, without parameter changes.
+
+        Returns:
+          False if it can't, since something on the host is kept for them: then `run` must be called.
+        """
+        launch = launches[0]
+        stage = self.plan.stages[launch.stage]
+        if launch.versions is not None or self._reads(launch) or stage.kind.reads_table:
+            return False
+        if launch.direction == BACKWARD or (launch.direction == FORWARD and launch.stage in self._starts_backward):
+            self.backward_runs.leave_out(stage, launches)
+        return True
+
     def warm(self, launch: Launch, capacities: Mapping[ArenaKey, int]) -> None:
         """Compiles what a launch needs, by running it on copies of all that it would change.
 

@@ -1,34 +1,19 @@
-"""How long this machine takes for each stage, measured.
-
-Kernels are measured one call at a time, each waited for, so that each has the machine to itself. The host is measured by its thread's
-processor time while devices work beside it, since that is how a run uses it. Dispatches that a run issues in one call are measured
-together, and each gets an equal share. A profile is a table of numbers, which can be kept in a file and used where the machine is not at
-hand.
-"""
+"""How long this machine takes for each stage, as `measuring` found out: a table of numbers, which can be kept in a file and used where the machine is not at hand."""
 
 from __future__ import annotations
 
 import json
 import math
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ampjax.drivers.issue_queue import AHEAD
-from ampjax.drivers.run import Loop
-from ampjax.engine.compilation import compilations
-from ampjax.engine.executor import Executor
-from ampjax.engine.kernels.coalescing import n_coalesced
-from ampjax.engine.kernels.launch import Launch
 from ampjax.errors import DataError, SettingsError
 from ampjax.plan.planner import Plan
 from ampjax.sched.decisions.dispatch import FORWARD, INFER, Dispatch
-from ampjax.sched.decisions.parameter_changes import Update
 from ampjax.utils.bounded_reading import read_json
 from ampjax.utils.counted import counted
 
@@ -46,7 +31,7 @@ class Profile:
         also makes the updates.
       kernels: With the same keys: the device's part of these times.
       issue: With the same keys: the time of the host's thread for the call, while devices work.
-      control: With the same keys: the time of the scheduler to choose a dispatch and to let its messages travel on.
+      control: With the same keys: the time of the host's thread to choose a dispatch, to let its messages travel on, and for whatever else a driver does.
     """
 
     times: Times
@@ -77,6 +62,16 @@ class Profile:
         if rows > sizes[-1]:
             return float(ns[-1] * rows / sizes[-1])
         return float(np.interp(rows, sizes, ns))
+
+    def with_control(self, ns: float) -> Profile:
+        """The profile of a host that needs more time for each dispatch.
+
+        Args:
+          ns: Nanoseconds more.
+        """
+        return replace(
+            self, control={key: {n: t + ns for n, t in sizes.items()} for key, sizes in self.control.items()}
+        )
 
     def save(self, path: str | Path) -> None:
         """Writes the tables as JSON.
@@ -117,7 +112,8 @@ class Profile:
         return "\n".join([f"Profile of {len(self.times)} kernels", *lines])
 
 
-_UPDATING = ", updating"
+UPDATING = ", updating"
+"""How the key of a kernel ends that also makes the updates."""
 
 PARTS = ("times", "kernels", "issue", "control")
 
@@ -125,145 +121,20 @@ Measured = dict[str, dict[str, dict[int, list[float]]]]
 """By part of a profile, as `Times`, with each time that was measured."""
 
 
-def measure_devices(loop: Loop, executor: Executor, updates_in_kernels: bool) -> Measured:
-    """Runs a loop to its end and waits for each call: measures the time of each (`times`), and the devices' part of it (`kernels`).
-
-    Like the asyncio driver it decides on several dispatches (`drivers.issue_queue.AHEAD`) and then issues them, in one call where they
-    coalesce. Payloads are put where they belong at once, so a kernel may see those of a later instance: only times come out. A call that
-    compiles is left out, so run the same once before.
+def note(measured: Measured, part: str, key: str, rows: Sequence[int], ns: float | None) -> None:
+    """Keeps the time of a call for dispatches, an equal share for each.
 
     Args:
-      loop: The run, of this executor.
-      executor: Its executor.
-      updates_in_kernels: Whether kernels that can make updates do so; if not, updates are calls of their own.
-
-    Returns:
-      All times in nanoseconds.
-
-    Raises:
-      DeadlockError: If nothing can move.
+      measured: Where.
+      part: A part of a profile.
+      key: A key of its tables.
+      rows: The rows of each dispatch.
+      ns: Nanoseconds; None keeps only that there was such a call.
     """
-    measured: Measured = {}
-    waiting_ns = _waiting_ns(executor)
-
-    def timed(key: str, rows: Sequence[int], call: Callable[[], object]) -> None:
-        before, start, host_start = compilations(), time.perf_counter_ns(), time.thread_time_ns()
-        call()
-        host_ns = time.thread_time_ns() - host_start
-        executor.fences.wait()
-        total = max(0.0, time.perf_counter_ns() - start - waiting_ns)
-        is_clean = compilations() == before
-        _note(measured, "times", key, rows, total if is_clean else None)
-        _note(measured, "kernels", key, rows, max(0.0, total - host_ns) if is_clean else None)
-
-    for decided in _decided(loop, {}):
-        _carry_out(decided, loop, executor, timed, updates_in_kernels)
-    return measured
-
-
-def measure_host(loop: Loop, executor: Executor, updates_in_kernels: bool) -> Measured:
-    """Runs a loop to its end, the host some dispatches ahead of the devices: measures the host's thread (`issue` and `control`).
-
-    It measures processor time. The time on a clock would say little: the operating system may give the core to the kernel that a call
-    issues, and the call returns when the kernel is done.
-
-    Args:
-      loop: The run, of this executor.
-      executor: Its executor.
-      updates_in_kernels: Whether kernels that can make updates do so; if not, updates are calls of their own.
-
-    Returns:
-      All times in nanoseconds.
-
-    Raises:
-      DeadlockError: If nothing can move.
-    """
-    measured: Measured = {}
-
-    def timed(key: str, rows: Sequence[int], call: Callable[[], object]) -> None:
-        before, start = compilations(), time.thread_time_ns()
-        call()
-        host_ns = time.thread_time_ns() - start
-        _note(measured, "issue", key, rows, host_ns if compilations() == before else None)
-
-    for decided in _decided(loop, measured):
-        _carry_out(decided, loop, executor, timed, updates_in_kernels)
-        executor.fences.wait()
-    return measured
-
-
-def _note(measured: Measured, part: str, key: str, rows: Sequence[int], ns: float | None) -> None:
-    """Keeps the time of a call for dispatches of `rows` rows each, an equal share for each; None keeps only that there was such a call."""
     for n in rows:
         times = measured.setdefault(part, {}).setdefault(key, {}).setdefault(n, [])
         if ns is not None:
             times.append(ns / len(rows))
-
-
-def _decided(loop: Loop, measured: Measured) -> Iterator[list[Decided]]:
-    """Lets a run decide on its dispatches, and gives as many at a time as are decided before they are issued.
-
-    Each is `done` as soon as it has been decided, unless it reads payloads; its launch is made before, while its instances are known. What the
-    scheduler took for it is kept as `control`.
-    """
-    workers = range(loop.scheduler.plan.workers)
-    waiting: list[Decided] = []
-    loop.settle()
-    while True:
-        start = time.thread_time_ns()
-        chosen = (loop.scheduler.next(worker) for worker in workers)
-        dispatch = next((d for d in chosen if d is not None), None)
-        if dispatch is None:
-            if waiting:
-                yield waiting
-                waiting = []
-            if loop.finished():
-                return
-            continue
-        ns = time.thread_time_ns() - start
-        waiting.append((dispatch, loop.launch_of(dispatch)))
-        if loop.scheduler.contents.reads(dispatch):
-            yield waiting
-            waiting = []
-        start = time.thread_time_ns()
-        loop.done(dispatch)
-        ns += time.thread_time_ns() - start
-        if dispatch.stage >= 0:
-            _note(measured, "control", timing_key(loop.scheduler.plan, dispatch), [max(1, dispatch.n_rows)], ns)
-        if len(waiting) >= AHEAD[0] or sum(d.n_messages for d, _ in waiting) >= AHEAD[1]:
-            yield waiting
-            waiting = []
-
-
-Decided = tuple[Dispatch, Launch]
-"""A dispatch and its launch."""
-
-Timed = Callable[[str, Sequence[int], Callable[[], object]], None]
-"""`timed(key, rows, call)`: makes a call for dispatches of `rows` rows each, and keeps its time under a key."""
-
-
-def _carry_out(
-    decided: Sequence[Decided], loop: Loop, executor: Executor, timed: Timed, updates_in_kernels: bool
-) -> None:
-    """Makes and times the calls of some dispatches, one for those that coalesce.
-
-    An update is a call of its own; with `updates_in_kernels` the kernel makes it, where it can.
-    """
-    dispatches, launches = [list(column) for column in zip(*decided, strict=True)]
-    plan, place = loop.scheduler.plan, 0
-    while place < len(launches):
-        end = place + n_coalesced(launches[place], launches[place + 1 :], executor.can_coalesce)
-        coalesced, last, place = launches[place:end], dispatches[end - 1], end
-        rows = [max(1, launch.n_rows) for launch in coalesced]
-        if updates_in_kernels and last.stage >= 0 and executor.backward_runs.updates_at_once(coalesced[-1]):
-            timed(timing_key_with_updates(plan, last), rows, partial(executor.run, coalesced))
-            continue
-        if last.stage >= 0:
-            without_changes = [launch._replace(changes=(), brings_updates=False) for launch in coalesced]
-            timed(timing_key(plan, last), rows, partial(executor.run, without_changes))
-        for change in last.changes:
-            key = f"update {change.node}" if isinstance(change, Update) else "replicas"
-            timed(key, [1], partial(executor.change, change))
 
 
 def timing_key(plan: Plan, dispatch: Dispatch) -> str:
@@ -285,12 +156,7 @@ def timing_key_with_updates(plan: Plan, dispatch: Dispatch) -> str:
       plan: The plan.
       dispatch: A dispatch with a stage.
     """
-    return timing_key(plan, dispatch) + _UPDATING
-
-
-def has_updates_in_kernels(measured: Measured) -> bool:
-    """Whether some kernels have made updates."""
-    return any(key.endswith(_UPDATING) for key in measured.get("issue", ()))
+    return timing_key(plan, dispatch) + UPDATING
 
 
 def medians(passes: Sequence[Measured]) -> Profile:
@@ -341,14 +207,3 @@ def _numbers(table: Mapping[str, Mapping[str, Any]]) -> Times:
         if not sizes or not all(n > 0 and 0 <= ns < math.inf for n, ns in sizes.items()):
             raise ValueError(f"times of `{key}` that are none: {sizes!r:.60}")
     return numbers
-
-
-def _waiting_ns(executor: Executor) -> float:
-    """Nanoseconds that waiting takes where there is nothing to wait for."""
-    executor.fences.wait()
-    times = []
-    for _ in range(20):
-        start = time.perf_counter_ns()
-        executor.fences.wait()
-        times.append(time.perf_counter_ns() - start)
-    return float(np.median(times))

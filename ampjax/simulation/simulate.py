@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -27,16 +27,20 @@ from ampjax.plan.row_seeds import RowSeeds
 from ampjax.sched.decisions.dispatch import FORWARD
 from ampjax.sched.diagnose.statistics import Statistics
 from ampjax.sched.scheduler import Scheduler
+from ampjax.simulation.calls import Calls
 from ampjax.simulation.cluster_cost import ClusterCost
 from ampjax.simulation.hosted_driver import HostedDriver
-from ampjax.simulation.profile import (
-    Measured,
-    Profile,
-    has_updates_in_kernels,
+from ampjax.simulation.measuring import (
+    Measure,
+    driver_ns,
+    host_ns,
+    loop_over,
     measure_devices,
     measure_host,
-    medians,
+    measured_pass,
+    training_times,
 )
+from ampjax.simulation.profile import Measured, Profile, medians
 from ampjax.simulation.profile_cost import HostedCost
 from ampjax.trace.trace import Trace, scaled
 from ampjax.train.assemble import (
@@ -48,9 +52,7 @@ from ampjax.train.assemble import (
 )
 from ampjax.train.settings import Settings, settings_from
 from ampjax.train.training_data import as_instances
-
-Measure = Callable[[Loop, Executor, bool], Measured]
-"""Runs a loop and measures; the last argument says whether kernels make the updates that they can make."""
+from ampjax.utils.blocking import blocking
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,8 @@ def profile(
     """Measures how long each kernel takes on this machine, and how long the host needs to issue it, to simulate machines like this one.
 
     A first training pass compiles. Then `passes` passes run one dispatch at a time, to measure the devices, and as many with the host ahead of
-    the devices, to measure the host. If kernels can make updates, all this is done once with such updates and once without.
+    the devices, to measure the host. If kernels can make updates, all this is done once with such updates and once without. As many passes run as a trainer
+    runs them, to see what the host's thread does besides.
 
     Args:
       graph: A closed graph.
@@ -178,61 +181,23 @@ def profile(
 
     times = training_times(scheduler, executor, instances, s.seed)
     tables = [table for tables in islice(times, passes) for table in tables]
+    # What the driver does between calls and decisions is not in the parts: a run is measured, the first one compiles what is left.
+    driven = [
+        blocking(driver_ns(loop_over(scheduler, executor, instances, seed=s.seed), s.run_ahead))
+        for _ in range(passes + 1)
+    ]
+    parts = statistics.median(host_ns(table) for table in tables if "control" in table and "issue" in table)
     only_seen = {f"{FORWARD} {stage.name}" for stage in plan.stages if not stage.trains and not stage.kind.is_sink}
 
     def predicted(measure: Measure) -> Measured:
         """The stages that only predictions run; all others have the times of training."""
-        found = _measured(scheduler, executor, instances, measure, False, purpose="sinks", seed=s.seed)
+        found = measured_pass(scheduler, executor, instances, measure, False, Calls(), purpose="sinks", seed=s.seed)
         return {part: {key: t for key, t in times.items() if key in only_seen} for part, times in found.items()}
 
     if only_seen:
         predicted(measure_host)
         tables += [predicted(measure) for _ in range(passes) for measure in (measure_devices, measure_host)]
-    return medians(tables)
-
-
-def training_times(
-    scheduler: Scheduler, executor: Executor, instances: Instances, seed: int = 0
-) -> Iterator[list[Measured]]:
-    """Measures a training run's kernels, and the host for each, with a scheduler and an executor that are there, again and again.
-
-    The executor's parameters are trained on rows that may belong to other instances, so they are of no use afterwards.
-
-    Args:
-      scheduler: Decides; nothing is in flight.
-      executor: Computes.
-      instances: What is trained on, in order.
-      seed: Of random bodies.
-
-    Yields:
-      For `medians`: the times of each pass, without end.
-
-    Raises:
-      DeadlockError: If nothing can move.
-    """
-    measured = partial(_measured, scheduler, executor, instances, seed=seed)
-    # Once each to compile everything, and to see whether there are updates that kernels can make.
-    measured(measure_host, False)
-    in_kernels = (False, True) if has_updates_in_kernels(measured(measure_host, True)) else (False,)
-    while True:
-        yield [measured(measure, inside) for measure in (measure_devices, measure_host) for inside in in_kernels]
-
-
-def _measured(
-    scheduler: Scheduler,
-    executor: Executor,
-    instances: Instances,
-    measure: Measure,
-    updates_in_kernels: bool,
-    *,
-    purpose: str = "train",
-    seed: int = 0,
-) -> Measured:
-    """One measured pass."""
-    source = Source(scheduler, Pass(instances, np.arange(len(instances)), purpose, seeds=RowSeeds(seed)))
-    tables = measure(Loop(scheduler, executor, [source]), executor, updates_in_kernels)
-    executor.abandon()
-    return tables
+    return medians(tables).with_control(max(0.0, statistics.median(driven[1:]) - parts))
 
 
 def _driver(

@@ -164,6 +164,10 @@ class Preparation:
         await self._compile(self._postponed, reporter)
         self._postponed = []
 
+    def leave_to_calls(self) -> None:
+        """Leaves kernels that were postponed to their first calls, for good."""
+        self._postponed = []
+
     @contextmanager
     def showing_postponed(self, reporter: Reporter) -> Iterator[None]:
         """Shows the compilations of kernels that were postponed, as long as this is open.

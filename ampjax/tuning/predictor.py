@@ -1,7 +1,7 @@
 """Simulates choices of settings on a machine like this one, with measured times, and prepares what their trials share.
 
-Choices with the same graph on the same workers share arenas of one size, those of the largest choice. So they share kernels: all of them
-are compiled once, and each further choice can be tried at once.
+Choices with the same graph on the same workers share arenas of one size, those of the largest choice. So they share kernels: each is compiled
+once, when the measurement or a trial first needs it. Few sizes of dispatches are measured, and times between them are interpolated.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import jax
@@ -24,10 +23,11 @@ from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Instances, Subset
 from ampjax.plan.planner import Plan
 from ampjax.sched.scheduler import Scheduler
+from ampjax.simulation.calls import few_sizes
+from ampjax.simulation.measuring import calls_of, training_times
 from ampjax.simulation.profile import Profile, quickest
 from ampjax.simulation.profile_cost import HostedCost
-from ampjax.simulation.simulate import simulate, training_times
-from ampjax.train.runs import single_passes
+from ampjax.simulation.simulate import simulate
 from ampjax.train.settings import Settings
 from ampjax.train.trainer import Trainer
 from ampjax.tuning.budget import Budget
@@ -43,9 +43,8 @@ SIMULATED = 128
 PROFILED = 48
 """Instances of a measured pass, at least."""
 
-PASSES, MEASURING = 3, 0.03
-"""How often it is measured at most, and the share of the budget after which once is enough, both for each of two sizes of dispatches. Least times count, since
-the machine may do other things meanwhile."""
+ENOUGH = 5
+"""How often a call is measured, of each size. Least times count, since the machine may do other things meanwhile."""
 
 MakeCost = Callable[[Plan], Any]
 
@@ -57,12 +56,15 @@ class Prepared:
     Args:
       graph: The graph.
       arena_rows: Rows of each arena, so that all of them run the same kernels.
-      keeper: The trainer of the largest choice, which keeps the kernels; its parameters are of no use.
+      keeper: The trainer of the largest choice. Kernels are measured and compiled with its parameters, which are of no use afterwards, and it evaluates
+        those of trials, all with the same kernels.
+      value: The metric of the parameters with which trials begin that have the keeper's seed.
     """
 
     graph: Graph
     arena_rows: int
     keeper: Trainer
+    value: float
 
 
 @dataclass
@@ -93,11 +95,12 @@ class Predictor:
     _compiled: set[str] = field(default_factory=set)
     _profiles: dict[str, Profile] = field(default_factory=dict)
 
-    def prepare(self, choices: Sequence[Candidate]) -> Prepared:
-        """Compiles what some choices with the same `plan_key` need.
+    def prepare(self, choices: Sequence[Candidate], metric: str) -> Prepared:
+        """Sizes what some choices with the same `plan_key` share, and evaluates the parameters with which they begin.
 
         Args:
           choices: The choices.
+          metric: The validation metric.
 
         Raises:
           OutOfTime: If the budget ends before.
@@ -109,9 +112,12 @@ class Predictor:
         rows = max(sized.session.scheduler.settings.capacities.values(), default=2)
         settings = replace(sized.settings, arena_rows=rows)
         trainer = Trainer(sized.graph, self.tx, cost=self.cost, settings=settings)
-        blocking(self.budget.within(single_passes.warm_up(trainer.session, train, valid, self.reporter)))
+        blocking(trainer.session.preparation.prepare(train, valid, SILENT, ahead=False))
+        with trainer.session.preparation.showing_postponed(self.reporter):
+            value = blocking(self.budget.within(trainer.evaluate_async(self.valid)))[metric]
+        trainer.session.preparation.leave_to_calls()
         self._compiled.add(_stages_of(trainer))
-        return Prepared(sized.graph, rows, trainer)
+        return Prepared(sized.graph, rows, trainer, value)
 
     def is_compiled(self, choices: Sequence[Candidate]) -> bool:
         """Whether others with the same stages were prepared, so that these share their kernels and their profile.
@@ -161,13 +167,25 @@ class Predictor:
           goal: What is to be reached.
           most: Instances of a piece at most, if that is more than are in flight.
         """
-        settings = Settings(**{**choice.settings, "arena_rows": prepared.arena_rows, "compile_ahead": True})
+        settings = Settings(**{**choice.settings, "arena_rows": prepared.arena_rows})
         trainer = Trainer(prepared.graph, self.tx, cost=self.cost, settings=settings)
         piece = min(len(self.train), max(1, 8 * settings.in_flight, min(most, len(self.train) // 8)))
-        return Trial(choice, trainer, self.train, self.valid, goal, piece, self.per_instance)
+        value = prepared.value if settings.seed == prepared.keeper.settings.seed else None
+        return Trial(
+            choice,
+            trainer,
+            self.train,
+            self.valid,
+            goal,
+            piece,
+            self.per_instance,
+            prepared.keeper,
+            value,
+            self.cost is not None,
+        )
 
     def cost_of(self, prepared: Prepared, choices: Sequence[Candidate]) -> MakeCost:
-        """The cost model that choices are simulated with: of this machine, it is measured, with full dispatches and with small ones.
+        """The cost model that choices are simulated with: of this machine, it is measured, with full dispatches and with small ones, for few sizes.
 
         Graphs whose stages are the same share what was measured.
 
@@ -186,15 +204,14 @@ class Predictor:
         if key not in self._profiles:
             settings, sizes = session.scheduler.settings, [c.settings.get("max_dispatch_size", 64) for c in choices]
             n = min(len(self.train), max(PROFILED, min(settings.max_active_keys, SIMULATED)))
-            some, tables = Subset(self.train, np.arange(n)), []
-            for size in sorted({min(sizes), max(sizes)}, reverse=True):
-                scheduler = Scheduler(trainer.plan, replace(settings, max_dispatch_size=size, min_admission=1))
-                until_s = self.budget.spent_s + MEASURING * self.budget.seconds
-                for found in islice(training_times(scheduler, executor, some, trainer.settings.seed), PASSES):
-                    tables += found
-                    self.budget.check()
-                    if self.budget.spent_s > until_s:
-                        break
+            some, seed = Subset(self.train, np.arange(n)), trainer.settings.seed
+            schedulers = [
+                Scheduler(trainer.plan, replace(settings, max_dispatch_size=size, min_admission=1))
+                for size in sorted({min(sizes), max(sizes)}, reverse=True)
+            ]
+            few = few_sizes(call for s in schedulers for call in calls_of(s, executor, some, seed).seen)
+            passes = [training_times(s, executor, some, seed, ENOUGH, few, self.budget.check) for s in schedulers]
+            tables = [table for found in passes for table in next(found)]
             self._profiles[key] = quickest(tables)
         return partial(HostedCost, profile=self._profiles[key], cores=self.cores)
 
@@ -218,4 +235,4 @@ def _largest(choices: Sequence[Candidate]) -> Settings:
     usual = {name: getattr(Settings, name) for name in sized}
     most = {name: max(c.settings.get(name, usual[name]) for c in choices) for name in sized}
     least = {"min_update_interval": min(c.settings.get("min_update_interval", 1) for c in choices), "min_admission": 1}
-    return Settings(**{**first, **most, **least, "compile_ahead": True})
+    return Settings(**{**first, **most, **least})

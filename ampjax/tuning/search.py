@@ -13,7 +13,7 @@ import numpy as np
 from ampjax.errors import SettingsError
 from ampjax.tuning.budget import Budget, OutOfTime
 from ampjax.tuning.candidate import Candidate
-from ampjax.tuning.contest import contest
+from ampjax.tuning.contest import ROUNDS, contest
 from ampjax.tuning.efficiency import place, predicted_seconds
 from ampjax.tuning.pareto import non_dominated, spread
 from ampjax.tuning.predictor import MakeCost, Predictor, Prepared
@@ -24,7 +24,7 @@ from ampjax.utils.progress import Reporter
 
 FIRST_TRIALS = 6
 LATER_TRIALS = 2
-"""Trials that begin with the contest, and that may enter it after each round."""
+"""Trials that begin with the contest, at most, and that may enter it after each round."""
 
 PREPARING, LONGEST_PREPARING, SIMULATING = 0.4, 0.6, 0.1
 """Shares of the budget: when the first is spent no other plan is compiled, when the second is, one that takes longer than expected is given up. A
@@ -135,7 +135,7 @@ class Search:
         self.choices = done
         n_front = sum(c.is_on_front for c in done)
         self.reporter.line(
-            f"tune: {counted(len(self.prepared), 'plan')} compiled and measured, {counted(len(simulated), 'choice')} simulated, {n_front} on the front; {self.budget.spent_s:.1f} s"
+            f"tune: {counted(len(self.prepared), 'plan')} measured, {counted(len(simulated), 'choice')} simulated, {n_front} on the front; {self.budget.spent_s:.1f} s"
         )
 
     def _is_too_late(self, expected_s: float) -> bool:
@@ -152,17 +152,23 @@ class Search:
             left_s = LONGEST_PREPARING * self.budget.seconds - self.budget.spent_s
             self.predictor.budget = Budget(max(left_s, 1e-9), self.budget.now)
         try:
-            prepared = self.predictor.prepare(choices)
+            prepared = self.predictor.prepare(choices, self.goal.metric)
             return prepared, self.predictor.cost_of(prepared, choices)
         finally:
             self.predictor.budget = self.budget
 
     def _first(self) -> list[Candidate]:
-        """Those of the front to begin with: of the third that a first guess takes for the best, some that differ much."""
-        ranked = self._ranked([])
+        """Those of the front to begin with: of the third that a first guess takes for the best, some that differ much.
+
+        They are so few that each trains on a piece at least before the worse half ends; half a piece's time is allowed for its validation.
+        """
+        n, ranked = FIRST_TRIALS, self._ranked([])
+        if self.predictor.cost is None:
+            piece_s = 1.5 * self.budget.seconds / PIECES
+            n = max(LATER_TRIALS, min(n, int(self.budget.left_s / ROUNDS / piece_s)))
         best = ranked[: max(FIRST_TRIALS, len(ranked) // 3)]
         places = [(*place(c.simulated), math.log2(max(c.simulated.per_s, 1e-9))) for c in best if c.simulated]
-        return [best[i] for i in spread(places, FIRST_TRIALS)]
+        return [best[i] for i in spread(places, n)]
 
     def _next(self, trials: Sequence[Trial]) -> list[Candidate]:
         """Those of the front that the trials so far make more promising than all that were tried."""

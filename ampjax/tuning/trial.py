@@ -9,14 +9,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ampjax.engine.compilation import compiling_s
+from ampjax.engine.executor import Executor
 from ampjax.ir.instances import Instances, Subset
+from ampjax.sched.scheduler import Scheduler
+from ampjax.simulation.measuring import rehearse
 from ampjax.train.history import best, falls, reaches
-from ampjax.train.runs import single_passes
 from ampjax.train.trainer import Trainer
 from ampjax.tuning.budget import Budget
 from ampjax.tuning.candidate import Candidate, Tried
 from ampjax.utils.blocking import blocking
 from ampjax.utils.progress import SILENT
+
+REHEARSED = 48
+"""Instances with which the kernels of a trial are compiled, at least."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,10 @@ class Trial:
       goal: What is to be reached.
       piece: Instances that are trained on between two validations.
       per_instance: Training examples in an instance.
+      keeper: A trainer of the same graph that evaluates the parameters, and with whose own parameters, which are of no use, kernels are compiled; by
+        default the trial's.
+      value: The metric before training, where it is known.
+      is_virtual: Whether seconds are those of virtual time.
       seconds: Seconds that were trained until each validation.
       examples: Examples that were trained on until then.
       values: The metric there.
@@ -67,13 +77,18 @@ class Trial:
     goal: Goal
     piece: int
     per_instance: float = 1.0
+    keeper: Trainer | None = None
+    value: float | None = None
+    is_virtual: bool = False
     seconds: list[float] = field(default_factory=lambda: [0.0])
     examples: list[float] = field(default_factory=lambda: [0.0])
     values: list[float] = field(default_factory=list)
     staleness: list[float] = field(default_factory=list)
 
     def warm_up(self, budget: Budget) -> None:
-        """Compiles what is not compiled, and evaluates the parameters that it begins with.
+        """Compiles what the first instances need, and evaluates the parameters that it begins with.
+
+        What later instances need besides is compiled when it is first called; its time is not counted.
 
         Args:
           budget: What may be spent.
@@ -81,11 +96,17 @@ class Trial:
         Raises:
           OutOfTime: If it ends before.
         """
-        session = self.trainer.session
+        session, ahead = self.trainer.session, self.trainer.settings.compile_ahead
         first, valid = session.train_and_valid(self._piece(), self.valid)
-        blocking(budget.within(single_passes.warm_up(session, first, valid, SILENT)))
-        found = blocking(budget.within(self.trainer.evaluate_async(self.valid)))
-        self.values.append(found[self.goal.metric])
+        blocking(budget.within(session.preparation.prepare(first, valid, SILENT, ahead=ahead)))
+        session.preparation.leave_to_calls()
+        if self.keeper is not None and not self.is_virtual:
+            n = min(self.piece, max(REHEARSED, 3 * self.trainer.settings.in_flight))
+            some = Subset(self.train, np.arange(n))
+            scheduler = Scheduler(self.keeper.plan, session.scheduler.settings)
+            rehearse(scheduler, _executor_of(self.keeper), some, self.trainer.settings.seed, budget.check)
+        value = blocking(budget.within(self._evaluate())) if self.value is None else self.value
+        self.values.append(value)
 
     def advance(self, budget: Budget) -> None:
         """Trains on the next piece, and validates.
@@ -96,18 +117,30 @@ class Trial:
         Raises:
           OutOfTime: If it ends before; the piece does not count then.
         """
-        data = self._piece()
-        fit = self.trainer.fit_async(data, self.valid, epochs=1, progress=False)
+        data, compiled_s = self._piece(), compiling_s()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of losses that are not finite: `badness` knows them
-            history = blocking(budget.within(fit))
-        if history.interrupted:  # `within` would have raised, so it was the user
-            raise KeyboardInterrupt
+            history = blocking(budget.within(self.trainer.fit_async(data, None, epochs=1, progress=False)))
+            if history.interrupted:  # `within` would have raised, so it was the user
+                raise KeyboardInterrupt
+            compiled_s = 0.0 if self.is_virtual else compiling_s() - compiled_s
+            value = blocking(budget.within(self._evaluate()))
         epoch = history[0]
-        self.seconds.append(self.seconds[-1] + (len(data) / epoch.train_per_s if epoch.train_per_s else 0.0))
+        trained_s = len(data) / epoch.train_per_s if epoch.train_per_s else 0.0
+        self.seconds.append(self.seconds[-1] + max(0.0, trained_s - compiled_s))
         self.examples.append(self.examples[-1] + len(data) * self.per_instance)
-        self.values.append(epoch.valid[self.goal.metric])
+        self.values.append(value)
         self.staleness.append(epoch.staleness_mean)
+
+    async def _evaluate(self) -> float:
+        """The metric of the parameters as they are, computed by the keeper."""
+        judge = self.keeper or self.trainer
+        theirs, own = _executor_of(judge).store, _executor_of(self.trainer).store
+        kept, theirs.params = theirs.params, own.params
+        try:
+            return (await judge.evaluate_async(self.valid))[self.goal.metric]
+        finally:
+            theirs.params = kept
 
     @property
     def pieces(self) -> int:
@@ -174,3 +207,10 @@ class Trial:
         """The next instances; after the last one come the first ones again."""
         start = self.pieces * self.piece
         return Subset(self.train, np.arange(start, start + self.piece) % len(self.train))
+
+
+def _executor_of(trainer: Trainer) -> Executor:
+    """The executor of a trainer without hosts."""
+    executor = trainer.session.executor
+    assert isinstance(executor, Executor)
+    return executor

@@ -40,7 +40,8 @@ def assert_the_same(seed, schedule, flops, purpose, capacity=256):
     case, s = random_one(seed), replace(schedule.settings, check=False)
     spaces = [w % schedule.devices for w in range(s.workers)]
     plan = make_plan(case.graph, assign(case.graph, s.workers, s.affinity, s.seed), spaces, s.fuse)
-    cost, told = FlopsCost(plan, flops=flops, other_ns=3, latency_ns=20, bytes_per_s=1e9), []
+    between = {"workers_per_host": 2, "host_latency_ns": 50, "host_bytes_per_s": 3e8}
+    cost, told = FlopsCost(plan, flops=flops, other_ns=3, latency_ns=20, bytes_per_s=1e9, **between), []
     decides = ("_by_table",) * all(stage.route_by is None for stage in plan.stages), ("_in_turn",) * (s.workers == 1)
     for steps in (*itertools.chain(*decides), "_one_by_one"):
         scheduler, decided = Scheduler(plan, replace(scheduler_settings(case.graph, s), capacity=capacity)), Decided()

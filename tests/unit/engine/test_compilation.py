@@ -1,5 +1,7 @@
 """Compilations: counted, bounded, and done before training begins."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,7 @@ from support.control import columns
 from support.engines import engine
 
 import ampjax as amp
-from ampjax.engine.compilation import compilations, ladders
+from ampjax.engine.compilation import _spend, compilations, compiling_s, ladders
 from ampjax.engine.executor import Executor
 from ampjax.engine.kinds.idle_launch import sizes_to_compile
 from ampjax.plan.ladders import segment_sizes
@@ -18,6 +20,20 @@ from ampjax.plan.stage_kinds import COLLECT, REDUCE
 from ampjax.sched.dry_run import dry_run
 
 pytestmark = pytest.mark.slow
+
+
+def test_the_time_of_compilations_is_counted_once(monkeypatch):
+    """What is compiled within something else is a part of its time."""
+    function, before = jax.jit(lambda x: x * 1.25 + 3), compiling_s()
+    function(jnp.ones(7)).block_until_ready()
+    after = compiling_s()
+    function(jnp.ones(7)).block_until_ready()
+    assert before < after == compiling_s()
+    ends = iter([1e9 + 10.0, 1e9 + 12.0, 1e9 + 13.0, 1e9 + 20.0])
+    monkeypatch.setattr("ampjax.engine.compilation.time", SimpleNamespace(perf_counter=lambda: next(ends)))
+    for seconds in (1.0, 1.0, 5.0, 2.0):
+        _spend(seconds)
+    assert compiling_s() - after == pytest.approx(5.0 + 2.0)
 
 
 def test_compilations_are_counted():

@@ -1,6 +1,7 @@
 """Machines that nobody owns, at tiny sizes: figures, scaling, calibration, table 3, the simulator's own speed."""
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -48,6 +49,19 @@ def test_the_pipeline_meets_its_bound_and_asynchrony_goes_beyond(tmp_path: Path)
     assert four.asynchronous > 1.4 * four.pipeline
     assert [json.loads(line)["max_active_keys"] for line in options.json.open()] == [1, 4]  # type: ignore[union-attr]
     assert (tmp_path / "figure5a.png").exists() and (tmp_path / "figure5a.svg").exists()
+
+
+def test_scaling_over_hosts_counts_what_crosses(tmp_path: Path) -> None:
+    links = {"workers_per_host": 2, "host_latency_ns": 10_000, "host_bytes_per_s": 12.5e9}
+    options = ScalingOptions(
+        models=("perceptron",), workers=(1, 2, 4), n=4, least=16, max_active_keys=(), out=tmp_path, **links
+    )
+    rows = scaling.main(options)
+    near = scaling.main(replace(options, workers_per_host=None))
+    assert [row.hosts for row in rows] == [1, 1, 2] and [row.hosts for row in near] == [1, 1, 1]
+    assert rows[1].host_bytes == 0 < rows[2].host_bytes
+    assert rows[1].train_per_s < rows[2].copies_per_s < 2 * rows[1].train_per_s
+    assert rows[1].train_per_s == near[1].train_per_s and rows[2].train_per_s < near[2].train_per_s
 
 
 def test_scaling_tells_throughput_and_the_hosts_time(tmp_path: Path) -> None:

@@ -1,21 +1,23 @@
 """`python -m experiments tune`: the models' choices, and tuning beside a grid search on a tiny one."""
 
+import json
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from ampjax.errors import SettingsError
+from ampjax.errors import DataError, SettingsError
 from ampjax.tuning.search_space import candidates
 from experiments import tune
 from experiments.__main__ import parse
+from experiments.grid_search import GRIDS
 from experiments.list_reduction import ListReductionOptions
 from experiments.tune import MODELS, TuneOptions, main
 
 
 def test_the_command_line():
-    options = parse(["tune", "qm9", "--budget", "30", "--grid"])
-    assert options == TuneOptions(name="qm9", budget=30.0, grid=True)
+    options = parse(["tune", "qm9", "--budget", "30", "--steps", "tune", "plain-grid"])
+    assert options == TuneOptions(name="qm9", budget=30.0, steps=("tune", "plain-grid"))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -43,11 +45,42 @@ def test_tuning_and_a_grid_search_choose_among_the_same(tmp_path, monkeypatch):
     small = ListReductionOptions(n_train=400, n_valid=100, hidden=8, batch_size=10)
     monkeypatch.setitem(tune.MODELS, "list-reduction", replace(MODELS["list-reduction"], options=small, space=space))
     console = Console(record=True, width=120)
-    found = main(
-        TuneOptions(name="list-reduction", target=0.15, budget=300, grid=True, repeats=1, out=tmp_path), console
+    options = TuneOptions(
+        name="list-reduction",
+        target=0.15,
+        budget=300,
+        steps=("tune", *GRIDS, "pairs"),
+        repeats=1,
+        epochs=8,
+        out=tmp_path,
     )
-    assert found.is_reached and len(found.candidates) == 4
+    found = main(options, console)
+    assert found is not None and found.is_reached and len(found.candidates) == 4
     names = {path.name for path in tmp_path.iterdir()}
-    assert names == {"tuned.jsonl", "grid.jsonl", "compared.jsonl", "front.png", "epochs.png"}
-    assert len((tmp_path / "grid.jsonl").read_text().splitlines()) == 4
-    assert "tuned over grid" in console.export_text()
+    assert names == {"tuned.jsonl", *(f"{kind}.jsonl" for kind in GRIDS), "compared.jsonl", "front.png", "epochs.png"}
+    assert "tuned over" in console.export_text()
+    grids = {kind: (tmp_path / f"{kind}.jsonl").read_text().splitlines() for kind in GRIDS}
+    records = [json.loads(line) for lines in grids.values() for line in lines]
+    assert len(records) == 8 and all(r["search_processor_s"] > 0 for r in records)
+    assert any(r["processor_to_target"] for r in records)
+
+    path = tmp_path / "plain-grid.jsonl"
+    path.write_text("\n".join(grids["plain-grid"][:-1]) + "\n")
+    assert main(replace(options, steps=("plain-grid",))) is None
+    again = path.read_text().splitlines()
+    assert again[:-1] == grids["plain-grid"][:-1] and len(again) == 4, "the search goes on where it ended"
+
+
+def test_pairs_need_what_earlier_steps_have_written(tmp_path):
+    options = TuneOptions(name="mnist", synthetic=True, steps=("pairs",), out=tmp_path)
+    with pytest.raises(DataError, match=r"tuned\.jsonl: expected a file that an earlier step has written, got no file"):
+        main(options)
+    (tmp_path / "tuned.jsonl").write_text(json.dumps({"max_active_keys": 4, "max_dispatch_size": 1}) + "\n")
+    with pytest.raises(DataError, match="expected records of a grid search, got none"):
+        main(options)
+    (tmp_path / "plain-grid.jsonl").write_text(json.dumps({"processor_to_target": None}) + "\n")
+    with pytest.raises(SettingsError, match="--steps: expected a choice that reaches the target, got none"):
+        main(options)
+    (tmp_path / "plain-grid.jsonl").write_text(json.dumps({"processor_to_target": 1.0}) + "\n")
+    with pytest.raises(DataError, match="--steps: expected records of choices that there are"):
+        main(options)

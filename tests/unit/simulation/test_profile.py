@@ -12,7 +12,7 @@ from ampjax.drivers.cost import FlopsCost, Stragglers
 from ampjax.engine.executor import Executor
 from ampjax.errors import DataError, SettingsError
 from ampjax.models.mlp import mlp
-from ampjax.simulation.profile import PARTS, Profile, _note, medians, quickest
+from ampjax.simulation.profile import PARTS, Profile, medians, note, quickest
 from ampjax.simulation.profile_cost import HostedCost, ProfileCost
 from ampjax.simulation.simulate import profile
 
@@ -26,6 +26,11 @@ def test_between_sizes_and_beyond():
     assert [times.ns("forward a", n) for n in (1, 2, 4, 6, 8, 16)] == [100, 200, 400, 450, 500, 1000]
     assert times.ns("update a", 1) == 50
     assert repr(times).splitlines()[:2] == ["Profile of 2 kernels", "  forward a: 0.5 us for 8 rows"]
+
+
+def test_a_host_with_more_to_do_needs_more_time_for_each_dispatch():
+    times = Profile(TIMES, TIMES, TIMES, {"forward a": {1: 5.0, 4: 7.0}}).with_control(10.0)
+    assert times.control == {"forward a": {1: 15.0, 4: 17.0}} and times.issue == times.kernels == TIMES
 
 
 def test_what_was_never_measured_is_told():
@@ -147,9 +152,9 @@ def test_dispatches_that_a_run_issues_in_one_call_are_measured_so(monkeypatch):
 
 def test_a_call_for_several_dispatches_is_shared_out_among_them():
     found = {}
-    _note(found, "times", "forward a", [3, 4, 4], 900)
-    _note(found, "times", "forward a", [4], 100)
-    _note(found, "times", "forward a", [8], None)
+    note(found, "times", "forward a", [3, 4, 4], 900)
+    note(found, "times", "forward a", [4], 100)
+    note(found, "times", "forward a", [8], None)
     assert found == {"times": {"forward a": {3: [300], 4: [300, 300, 100], 8: []}}}
 
 

@@ -89,6 +89,24 @@ def test_without_numerics_there_are_counts_only() -> None:
     assert repr(found).startswith("Simulation(5 instances in ")
 
 
+def test_between_hosts_a_transfer_takes_the_time_of_their_link() -> None:
+    """A row of 32 bytes crosses once forth and once back; two workers are on one host, or on two."""
+
+    def seconds(workers_per_host: int | None) -> float:
+        links: dict[str, Any] = {
+            "latency_ns": 10,
+            "bytes_per_s": 32e9,
+            "host_latency_ns": 1000,
+            "host_bytes_per_s": 32e6,
+        }
+        cost = partial(FlopsCost, flops=math.inf, workers_per_host=workers_per_host, **links)
+        affinity = {"linear0": 0, "linear1": 1, "loss": 1}
+        return simulate(chain(), vectors(1), cost=cost, workers=2, affinity=affinity).seconds
+
+    assert seconds(None) == seconds(2) == pytest.approx(2 * 11e-9)
+    assert seconds(1) == pytest.approx(2 * 2000e-9)
+
+
 def test_inference_makes_no_updates() -> None:
     found = simulate(chain(), vectors(5), cost=partial(FlopsCost, flops=1e9), train=False)
     assert found.stats.updates == 0 and found.seconds > 0
@@ -114,6 +132,11 @@ def test_mistakes_are_told() -> None:
 
 
 def test_rates_must_be_above_zero():
-    with pytest.raises(SettingsError, match=r"FlopsCost, `flops` and `bytes_per_s`: expected numbers above 0, got 0"):
+    with pytest.raises(
+        SettingsError,
+        match=r"FlopsCost, `flops`, `bytes_per_s` and `host_bytes_per_s`: expected numbers above 0, got 0",
+    ):
         simulate(chain(), vectors(1), cost=partial(FlopsCost, flops=0))
+    with pytest.raises(SettingsError, match="FlopsCost, `workers_per_host`: expected at least 1, got 0"):
+        simulate(chain(), vectors(1), cost=partial(FlopsCost, workers_per_host=0))
     assert simulate(chain(), vectors(3), cost=partial(FlopsCost, flops=math.inf)).seconds == 0

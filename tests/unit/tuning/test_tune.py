@@ -134,11 +134,11 @@ def test_a_later_plan_that_takes_too_long_is_given_up(monkeypatch):
     clock, prepare = Ticks(), Predictor.prepare
     monkeypatch.setattr("ampjax.tuning.tune.Budget", partial(Budget, now=clock))
 
-    def slow(self, choices):
+    def slow(self, choices, metric):
         if choices[0].knobs == {"n": 2}:
             clock.now_s += 70.0
             self.budget.check()
-        return prepare(self, choices)
+        return prepare(self, choices, metric)
 
     monkeypatch.setattr(Predictor, "prepare", slow)
     space = {**SPACE, "max_active_keys": (4,), "max_dispatch_size": (4,), "n": (1, 2)}
