@@ -8,9 +8,8 @@ import numpy as np
 import optax
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.effort import examples
-from support.laws import Engine, random_one, replayed, schedules, start
+from support.laws import GRAPHS, Engine, random_one, replayed, schedules, start
 
 from ampjax.ir.instances import Instances
 from ampjax.ir.state import INSTANCE
@@ -96,7 +95,7 @@ def test_equals_optax_on_the_composed_function(seed, name, gradient):
 
 
 @settings(max_examples=examples(20))
-@given(st.integers(0, 400), schedules(mode="sync", min_update_interval=1))
+@given(GRAPHS, schedules(mode="sync", min_update_interval=1))
 def test_one_instance_at_a_time(seed, schedule):
     engine = Engine(random_one(seed).graph, None, schedule)
     order = []
