@@ -8,6 +8,7 @@ import os
 import resource
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -61,6 +62,14 @@ MAPS, MEMORY = Path("/proc/self/maps"), Path("/proc/self/statm")
 GIGABYTE = 1 << 30
 
 LAWS = Path(__file__).parent / "property"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes():
+    """Lets a process compile the scheduler's loops, a quarter of a minute, while test processes start and find their tests: each would do it by itself."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    compiling = subprocess.Popen([sys.executable, "-m", "support.compile_loops"], env=environment)
+    atexit.register(compiling.kill)
 
 
 @pytest.hookimpl(tryfirst=True)
