@@ -17,9 +17,6 @@ from ampjax.plan.stages import ArenaKey
 from ampjax.sched.decisions.scheduler_settings import NO_ROW_LIMIT, SchedulerSettings
 from ampjax.unfold.demand import ArenaRows
 
-LEAST_ROWS = 2
-"""The fewest rows that an arena begins with. Kernels are compiled for the lengths of their arenas: where more rows are the least, equal graphs with other settings share kernels."""
-
 
 def row_bytes(key: ArenaKey) -> int:
     """Counts the bytes of a row of an arena, its adjoint included.
@@ -167,6 +164,6 @@ def with_limits(
     Returns:
       The settings with `capacities` and `limits`.
     """
-    expected = {key: start or max(LEAST_ROWS, int(1.25 * rows * in_flight) + 2) for key, rows in per_instance.items()}
+    expected = {key: start or int(1.25 * rows * in_flight) + 2 for key, rows in per_instance.items()}
     capacities = {key: min(limits[key], 1 << (rows - 1).bit_length()) for key, rows in expected.items()}
     return replace(settings, capacities=capacities, limits=limits)
