@@ -35,11 +35,11 @@ SPACES = 4
 
 RUNS = {
     "perceptron in copies": {"replica_sync": ("every_k", 2), "max_staleness": 1},
-    "perceptron": {"weights": "stashed", "exact_staleness": 1},
 }
 """Models, and settings that each is run with."""
 
 MORE = {
+    "perceptron": {"weights": "stashed", "exact_staleness": 1},
     "sequences in replicas": {
         "replica_sync": ("message", 2),
         "max_dispatch_size": 4,

@@ -80,7 +80,9 @@ def gradient_before(weights, **options):
     return float(trainer.gradients["still"][0]), trainer.statistics
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "mode", [pytest.param(mode, marks=pytest.mark.full) if mode in ("pipeline", "sync") else mode for mode in MODES]
+)
 def test_at_a_constant_velocity_it_is_the_forward_passes_parameters(mode):
     """Where a dispatch holds messages of several versions, the sum of their gradients is that at the mean of their parameters."""
     found, statistics = gradient_before("estimated", **MODES[mode])
