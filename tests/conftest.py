@@ -35,7 +35,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # Importing ampjax sets a flag that JAX reads when it starts, so it comes before any test makes an array.
-from support.effort import AS_USERS, FULL, compile_quickly
+from support.effort import AS_USERS, WITH_VARIANTS, compile_quickly
 
 from ampjax.engine.kernels import shared_kernels
 
@@ -83,7 +83,7 @@ def pytest_collection_modifyitems(config, items):
     never = [item.nodeid for item in items if item.get_closest_marker("full") and item.get_closest_marker("users")]
     if never:
         raise pytest.UsageError(f"marked both `full` and `users`, so no run would have them: {', '.join(never)}")
-    others = {name for name, mine in (("full", FULL), ("users", AS_USERS)) if not mine}
+    others = {name for name, mine in (("full", WITH_VARIANTS), ("users", AS_USERS)) if not mine}
     left_out = [item for item in items if any(item.get_closest_marker(name) for name in others)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)

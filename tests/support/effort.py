@@ -1,13 +1,15 @@
-"""How much a run does: an ordinary one is quick; `AMPJAX_TESTS=full` tries more cases; `AMPJAX_TESTS=users` compiles kernels as those of users are compiled."""
+"""How much a run does: `AMPJAX_TESTS=variants` adds tests to an ordinary one, `full` also tries more cases in each; `users` compiles kernels as those of users are compiled."""
 
 import os
 import subprocess
 import sys
 
 EFFORT = os.environ.get("AMPJAX_TESTS", "quick")
-if EFFORT not in ("quick", "users", "full"):
-    raise ValueError(f"AMPJAX_TESTS: expected quick, users or full, got {EFFORT!r}")
+if EFFORT not in ("quick", "users", "variants", "full"):
+    raise ValueError(f"AMPJAX_TESTS: expected quick, users, variants or full, got {EFFORT!r}")
 FULL, AS_USERS = EFFORT == "full", EFFORT == "users"
+WITH_VARIANTS = EFFORT in ("variants", "full")
+"""Whether tests that are marked `full` run."""
 
 QUICK_FLAGS = (
     "xla_backend_optimization_level=0",
