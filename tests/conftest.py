@@ -90,6 +90,11 @@ def pytest_collection_modifyitems(config, items):
         items[:] = [item for item in items if not any(item.get_closest_marker(name) for name in others)]
 
 
+def pytest_collection_finish():
+    """Leaves what has been imported and found out of garbage collections: looking through all of it took a second each time."""
+    gc.freeze()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def room_for_kernels():
     """Forgets compiled kernels before there are too many: each takes three memory maps, of which Linux allows a process 65,530, and most of a megabyte.
