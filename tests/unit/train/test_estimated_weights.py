@@ -81,6 +81,7 @@ def gradient_before(weights, **options):
     return float(trainer.gradients["still"][0]), trainer.statistics
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mode", [pytest.param(mode, marks=pytest.mark.full) if mode in ("pipeline", "sync") else mode for mode in MODES]
 )
@@ -95,6 +96,7 @@ def test_at_a_constant_velocity_it_is_the_forward_passes_parameters(mode):
     assert (found == current) == (MODES[mode].get("mode") in ("sync", "pipeline"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"mode": "sync"}, {"max_staleness": 0}])
 def test_without_staleness_it_has_the_bits_of_current_weights(options):
     graph, data = model("sequences")

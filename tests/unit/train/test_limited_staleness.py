@@ -288,6 +288,7 @@ def noting():
 RATE = 1e-3
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(18))
 @given(st.integers(0, 4), st.integers(1, 7), st.integers(1, 5), st.sampled_from(["async", "pipeline"]))
 def test_each_gradient_is_applied_so_many_updates_after_its_forward_pass(folder, k, interval, in_flight, mode):

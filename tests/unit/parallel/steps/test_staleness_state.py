@@ -63,6 +63,7 @@ def expected(tx, max_staleness):
     return params, ages
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "threshold", [pytest.param(1e-3, id="dense", marks=pytest.mark.full), pytest.param(2.0, id="table")]
 )
