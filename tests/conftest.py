@@ -8,6 +8,7 @@ import os
 import resource
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -34,7 +35,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # Importing ampjax sets a flag that JAX reads when it starts, so it comes before any test makes an array.
-from support.effort import AS_USERS, FULL, compile_quickly
+from support.effort import AS_USERS, WITH_VARIANTS, compile_quickly
 
 from ampjax.engine.kernels import shared_kernels
 
@@ -63,6 +64,14 @@ GIGABYTE = 1 << 30
 LAWS = Path(__file__).parent / "property"
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes():
+    """Lets a process compile the scheduler's loops, a quarter of a minute, while test processes start and find their tests: each would do it by itself."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    compiling = subprocess.Popen([sys.executable, "-m", "support.compile_loops"], env=environment)
+    atexit.register(compiling.kill)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     """Leaves what is marked `full` to a full run, and `users` to one that compiles as users do. What is long or full is slow, too; what draws examples is a law."""
@@ -74,11 +83,16 @@ def pytest_collection_modifyitems(config, items):
     never = [item.nodeid for item in items if item.get_closest_marker("full") and item.get_closest_marker("users")]
     if never:
         raise pytest.UsageError(f"marked both `full` and `users`, so no run would have them: {', '.join(never)}")
-    others = {name for name, mine in (("full", FULL), ("users", AS_USERS)) if not mine}
+    others = {name for name, mine in (("full", WITH_VARIANTS), ("users", AS_USERS)) if not mine}
     left_out = [item for item in items if any(item.get_closest_marker(name) for name in others)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not any(item.get_closest_marker(name) for name in others)]
+
+
+def pytest_collection_finish():
+    """Leaves what has been imported and found out of garbage collections: looking through all of it took a second each time."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="module", autouse=True)

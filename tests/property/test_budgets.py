@@ -9,14 +9,22 @@ from hypothesis import strategies as st
 from support import graphs
 from support.control import admit, drain, scheduler_for, step
 from support.effort import examples
-from support.laws import Engine, gives_gradients, random_one, replayed, rows_at, schedule_of, schedules, updated
+from support.laws import (
+    GRAPHS_THAT_SHARE,
+    Engine,
+    gives_gradients,
+    random_one,
+    replayed,
+    rows_at,
+    schedule_of,
+    schedules,
+    updated,
+)
 
 from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import FORWARD
 from ampjax.sched.decisions.parameter_changes import Average, Merge, ReplicaSync, Update, nodes_of
 from ampjax.sched.decisions.policy import wavefront
-
-cases = st.integers(-100, 400)
 
 
 class Versions:
@@ -55,7 +63,7 @@ def run(seed, schedule, budget):
 
 
 @settings(max_examples=examples(300))
-@given(cases, schedules(), st.integers(1, 9), st.integers(0, 4))
+@given(GRAPHS_THAT_SHARE, schedules(), st.integers(1, 9), st.integers(0, 4))
 def test_no_gradient_is_staler_than_its_budget(seed, schedule, interval, budget):
     """The laws that `check=True` finds anew after every event are kept too: what the counters of versions hold is among them."""
     schedule = replace(schedule, settings=replace(schedule.settings, min_update_interval=interval))
@@ -69,7 +77,7 @@ def test_no_gradient_is_staler_than_its_budget(seed, schedule, interval, budget)
 
 
 @settings(max_examples=examples(60))
-@given(cases, schedules(min_update_interval=2), st.data())
+@given(GRAPHS_THAT_SHARE, schedules(min_update_interval=2), st.data())
 def test_nodes_have_budgets_of_their_own(seed, schedule, data):
     names = list(random_one(seed).graph.parameterised)
     budgets = data.draw(st.dictionaries(st.sampled_from(names), st.integers(0, 2)) if names else st.just({}))
@@ -83,7 +91,7 @@ def test_nodes_have_budgets_of_their_own(seed, schedule, data):
 
 
 @settings(max_examples=examples(100))
-@given(cases, schedules(min_update_interval=3))
+@given(GRAPHS_THAT_SHARE, schedules(min_update_interval=3))
 def test_a_budget_that_nothing_exceeds_changes_nothing(seed, schedule):
     with replayed("property.test_budgets.run", seed, schedule, None):
         free, _ = run(seed, schedule, None)
@@ -95,7 +103,7 @@ def test_a_budget_that_nothing_exceeds_changes_nothing(seed, schedule):
 
 @pytest.mark.full
 @settings(max_examples=examples(60))
-@given(cases, schedules(), st.sampled_from(["pipeline", "sync"]), st.integers(0, 2))
+@given(GRAPHS_THAT_SHARE, schedules(), st.sampled_from(["pipeline", "sync"]), st.integers(0, 2))
 def test_where_the_controller_updates_budgets_change_nothing(seed, schedule, mode, budget):
     schedule = replace(schedule, settings=replace(schedule.settings, mode=mode, min_update_interval=1))
     with replayed("property.test_budgets.run", seed, schedule, budget):

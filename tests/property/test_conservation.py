@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.effort import FULL, examples
 from support.laws import (
+    GRAPHS,
     SIZES,
     Engine,
     assert_empty,
@@ -26,7 +27,7 @@ from ampjax.sched.decisions.dispatch import BACKWARD, FORWARD, INFER
 ANSWERS_AT_ONCE = (LOSS, SINK)
 """Stages without outputs: what arrives there is answered in the dispatch that takes it."""
 
-control = st.tuples(st.integers(0, 400), schedules())
+control = st.tuples(GRAPHS, schedules())
 """Control alone has no kernels, so any graph will do."""
 
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.effort import FULL, examples
 from support.laws import (
+    GRAPHS,
     SIZES,
     Costs,
     Engine,
@@ -53,7 +54,7 @@ def controlled(seeds):
 
 
 @settings(max_examples=examples(150))
-@given(st.integers(0, 400), schedules(), costs)
+@given(GRAPHS, schedules(), costs)
 def test_the_same_schedule_twice(seed, schedule, costs):
     schedule = replace(schedule, costs=costs)
     with replayed("run_control", seed, schedule):

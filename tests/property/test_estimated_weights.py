@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import graphs
 from support.effort import examples
-from support.laws import Engine, random_one, replayed, schedules
+from support.laws import GRAPHS_THAT_SHARE, Engine, random_one, replayed, schedules
 
 from ampjax.sched.decisions.dispatch import BACKWARD, FORWARD
 from ampjax.sched.decisions.parameter_changes import Average, Merge, Update, nodes_of
@@ -47,9 +47,7 @@ def run(seed, schedule):
 
 
 @settings(max_examples=examples(150))
-@given(
-    st.integers(-100, 400), schedules(weights="estimated"), st.integers(1, 5), st.sampled_from(["async", "pipeline"])
-)
+@given(GRAPHS_THAT_SHARE, schedules(weights="estimated"), st.integers(1, 5), st.sampled_from(["async", "pipeline"]))
 def test_dispatches_know_how_stale_their_messages_are(seed, schedule, interval, mode):
     schedule = replace(schedule, settings=replace(schedule.settings, min_update_interval=interval, mode=mode))
     with replayed("property.test_estimated_weights.run", seed, schedule):

@@ -112,6 +112,8 @@ CASES = {
 
 # Ordinary runs have this law for replicas in one process, and compare processes with these bit for bit (`unit/parallel/workers`).
 MARKS = {case: pytest.mark.full for case in CASES if case.endswith("-processes")}
+# One case for each way to aggregate is left to ordinary runs, the others to the run that compiles as users do.
+MARKS |= {case: pytest.mark.users for case in CASES if case.startswith("hybrid-momentum") or "adagrad" in case}
 
 
 @functools.cache

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.effort import examples
 from support.laws import (
+    GRAPHS_THAT_SHARE,
     Engine,
     Schedule,
     frozen,
@@ -23,8 +24,6 @@ from support.laws import (
 import ampjax as amp
 from ampjax.ir.state import INSTANCE
 from ampjax.sched.decisions.parameter_changes import Update
-
-graphs = st.integers(-100, 400)
 
 
 def check(seed, schedule):
@@ -46,13 +45,13 @@ def check(seed, schedule):
 
 
 @settings(max_examples=examples(300))
-@given(graphs, schedules(), st.integers(1, 30))
+@given(GRAPHS_THAT_SHARE, schedules(), st.integers(1, 30))
 def test_no_update_comes_too_early_or_too_late(seed, schedule, interval):
     check(seed, replace(schedule, settings=replace(schedule.settings, min_update_interval=interval)))
 
 
 @settings(max_examples=examples(100))
-@given(graphs, schedules(), st.integers(1, 30))
+@given(GRAPHS_THAT_SHARE, schedules(), st.integers(1, 30))
 def test_a_flush_takes_what_is_there(seed, schedule, interval):
     engine = check(seed, replace(schedule, settings=replace(schedule.settings, min_update_interval=interval)))
     held = {node: count for node, count in engine.gradient_rows.items() if count}
@@ -66,7 +65,7 @@ def test_a_flush_takes_what_is_there(seed, schedule, interval):
 
 
 @settings(max_examples=examples(200))
-@given(graphs, schedules(), st.sampled_from(["pipeline", "sync"]))
+@given(GRAPHS_THAT_SHARE, schedules(), st.sampled_from(["pipeline", "sync"]))
 def test_the_controller_updates_between_rounds_only(seed, schedule, mode):
     """Figures 1a and 1b: nodes wait for the controller, which waits until the round's instances have all ended."""
     schedule = replace(schedule, settings=replace(schedule.settings, mode=mode, min_update_interval=1))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.effort import examples
-from support.laws import Costs, Engine, Schedule, frozen, random_one, replayed, run_control, schedules, start
+from support.laws import GRAPHS, Costs, Engine, Schedule, frozen, random_one, replayed, run_control, schedules, start
 
 from ampjax.errors import ReplayError
 from ampjax.sched.decisions.policy import balanced
@@ -54,7 +54,7 @@ def folder(tmp_path_factory):
 
 @settings(max_examples=examples(40))
 @given(
-    st.integers(0, 400),
+    GRAPHS,
     schedules(),
     costs,
     st.sampled_from([None, "max_staleness", "drop_staler_than"]),

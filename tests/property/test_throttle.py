@@ -5,11 +5,11 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.effort import examples
-from support.laws import Engine, random_one, replayed, schedules
+from support.laws import GRAPHS, Engine, random_one, replayed, schedules
 
 
 @settings(max_examples=examples(300))
-@given(st.integers(0, 400), schedules(), st.sampled_from(["async", "pipeline", "sync"]), st.booleans())
+@given(GRAPHS, schedules(), st.sampled_from(["async", "pipeline", "sync"]), st.booleans())
 def test_never_more_in_flight_than_allowed(seed, schedule, mode, inference_too):
     schedule = replace(schedule, settings=replace(schedule.settings, mode=mode))
     case, limit = random_one(seed), 1 if mode == "sync" else schedule.settings.max_active_keys

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.effort import examples
-from support.laws import Schedule, frozen, random_one, replayed, schedules
+from support.laws import GRAPHS, Schedule, frozen, random_one, replayed, schedules
 
 from ampjax.drivers.controller import Source
 from ampjax.drivers.cost import FlopsCost
@@ -60,7 +60,7 @@ def assert_the_same(seed, schedule, flops, purpose, capacity=256):
 
 @settings(max_examples=40)
 @given(
-    st.integers(0, 400),
+    GRAPHS,
     schedules(rich=True, min_update_interval=3),
     st.sampled_from([1e6, 1e8, 1e12]),
     st.sampled_from(["train", "both"]),
@@ -72,7 +72,7 @@ def test_a_table_of_costs_gives_the_schedule_that_a_function_gives(seed, schedul
 
 @settings(max_examples=examples(60))
 @given(
-    st.integers(0, 400),
+    GRAPHS,
     schedules(rich=True, min_update_interval=2),
     st.sampled_from([1e6, 1e12]),
     st.dictionaries(st.sampled_from(["max_staleness", "drop_staler_than"]), st.integers(0, 2), min_size=1),

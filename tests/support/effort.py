@@ -1,13 +1,15 @@
-"""How much a run does: an ordinary one is quick; `AMPJAX_TESTS=full` tries more cases; `AMPJAX_TESTS=users` compiles kernels as those of users are compiled."""
+"""How much a run does: `AMPJAX_TESTS=variants` adds tests to an ordinary one, `full` also tries more cases in each; `users` compiles kernels as those of users are compiled."""
 
 import os
 import subprocess
 import sys
 
 EFFORT = os.environ.get("AMPJAX_TESTS", "quick")
-if EFFORT not in ("quick", "users", "full"):
-    raise ValueError(f"AMPJAX_TESTS: expected quick, users or full, got {EFFORT!r}")
+if EFFORT not in ("quick", "users", "variants", "full"):
+    raise ValueError(f"AMPJAX_TESTS: expected quick, users, variants or full, got {EFFORT!r}")
 FULL, AS_USERS = EFFORT == "full", EFFORT == "users"
+WITH_VARIANTS = EFFORT in ("variants", "full")
+"""Whether tests that are marked `full` run."""
 
 QUICK_FLAGS = (
     "xla_backend_optimization_level=0",
@@ -20,8 +22,8 @@ At level 0 the rows of a matrix product are other bits in dispatches of other si
 
 
 def examples(n: int) -> int:
-    """How many examples Hypothesis tries where a full run tries `n`: a quarter of them, at least four."""
-    return n if FULL else min(n, max(4, n // 4))
+    """How many examples Hypothesis tries where a full run tries `n`: a quarter of them, at least 4 and at most 40."""
+    return n if FULL else min(n, max(4, n // 4), 40)
 
 
 def compile_quickly() -> None:

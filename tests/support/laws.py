@@ -54,6 +54,12 @@ NEVER = 1 << 60
 SIZES = (1, 2, 3, 4, 7, 16) if FULL else (1, 3, 4)
 """Of dispatches that run kernels: padded sizes are powers of two, and each is a compilation. An ordinary run compiles the smallest."""
 
+GRAPHS = st.integers(0, 400 if FULL else 40)
+"""Seeds of random graphs for laws of control alone, which compile no kernels. An ordinary run builds a tenth of them, and its laws share them."""
+
+GRAPHS_THAT_SHARE = st.integers(-100, 400) if FULL else st.integers(-10, 40)
+"""The same, with graphs whose nodes share parameters."""
+
 ROWS = 4096
 """Rows of every arena: kernels are compiled per shape, so one size serves all cases."""
 

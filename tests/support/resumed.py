@@ -5,8 +5,8 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from support import graphs
+from support.transforms import adam
 
 import ampjax as amp
 
@@ -64,7 +64,7 @@ def trainer(folder, every=4, keep=2, replicas=1, **options):
     """A trainer with snapshots."""
     options = {"max_active_keys": 3, "min_update_interval": 4, **options}
     snapshot = amp.Snapshots(folder, every_instances=every, keep=keep)
-    return amp.Trainer(net(replicas), optax.adam(0.01), snapshot=snapshot, **options)
+    return amp.Trainer(net(replicas), adam(0.01), snapshot=snapshot, **options)
 
 
 def kill_at(one, n, kill):

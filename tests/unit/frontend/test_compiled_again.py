@@ -74,6 +74,7 @@ def test_what_is_fed_in_other_ways_is_another_body() -> None:
     assert swapped(False)["w"] == swapped(False)["w"] != swapped(True)["w"]
 
 
+@pytest.mark.slow
 def test_a_model_compiled_again_compiles_no_kernel() -> None:
     tx = optax.sgd(0.1)
     data = [{"words": np.array([1, 2]), "x": np.ones((2, 3), np.float32), "y": np.float32(1)}] * 2
@@ -119,6 +120,7 @@ def test_a_rule_of_the_users_own_for_gradients_is_kept() -> None:
     assert bodies(one)["a"] == bodies(other)["a"] and bodies(one)["loss"] != bodies(other)["loss"]
 
 
+@pytest.mark.slow
 def test_control_nodes_are_the_same_as_well() -> None:
     one, other = (amp.compile(model(), parameters(), SPEC).graph.nodes for _ in range(2))
     kinds = lambda nodes: {name: node.kind for name, node in nodes.items() if node.is_control}

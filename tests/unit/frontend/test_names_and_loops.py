@@ -43,6 +43,7 @@ def test_a_loop_in_a_choice_in_a_loop_all_by_values_that_are_read() -> None:
     assert_equal((loss, grads), jax.value_and_grad(lambda p: compiled.loss(p, instances))(params))
 
 
+@pytest.mark.slow
 def test_what_needs_no_value_is_computed_where_a_value_that_was_read_decides() -> None:
     def model(p: Any, s: Any) -> jax.Array:
         choices = [lambda: jnp.float32(3), lambda: p["other"]["w"], lambda: s["x"]]

@@ -54,6 +54,7 @@ def dags(seed, sizes, dtype=np.float64):
 DAG = {"x": "float64[n,2]", "a": "int32[n]", "b": "int32[n]"}
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(90))
 @given(st.integers(0, 1 << 16), st.lists(st.integers(0, 6), min_size=1, max_size=3))
 def test_any_acyclic_graph(seed, sizes):
@@ -61,6 +62,7 @@ def test_any_acyclic_graph(seed, sizes):
         Compiled64(dag, parameters(), DAG, dags(seed, sizes)).check_direction(seed)
 
 
+@pytest.mark.slow
 def test_the_engine_computes_it():
     instances = dags(3, (1, 5, 0, 7), np.float32)
     params = parameters(np.float32)

@@ -38,6 +38,7 @@ def assert_same_state(one, other):
     assert_same(*states)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param("adagrad", marks=pytest.mark.full), "adam"])
 def test_a_recorded_run_gives_the_same_bits_on_hosts(name, tmp_path):
     options = {"drop_staler_than": 0, "min_update_interval": 1, "max_dispatch_size": 2, "policy": "wavefront"}
@@ -56,6 +57,7 @@ def test_a_recorded_run_gives_the_same_bits_on_hosts(name, tmp_path):
     there.close()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_hosts_is_one_of_a_process_and_the_other_way_round(tmp_path):
     here, _ = made(0)
     there, table = made(2)
@@ -99,6 +101,7 @@ def test_a_fit_on_processes_goes_on_when_the_host_of_the_table_dies(tmp_path):
     there.close()
 
 
+@pytest.mark.slow
 def test_tables_that_no_host_can_keep(tmp_path):
     graph, _ = models.with_table(optax.sgd(0.1), folder=tmp_path)
     expected = r"node `embed`, on hosts: expected a table in this process's memory, got one in mapped files"

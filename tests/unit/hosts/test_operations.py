@@ -35,7 +35,7 @@ def same(one, other):
     [
         ("trees", {"weights": "stashed"}),
         ("sequences", {"weights": "estimated", "drop_staler_than": 0}),
-        ("questions", {}),
+        pytest.param("questions", {}, marks=pytest.mark.full),
         pytest.param("questions, edge by edge", {}, marks=pytest.mark.full),
         pytest.param("tagger", {}, marks=pytest.mark.full),
     ],

@@ -82,7 +82,13 @@ class Apart:
         return params, self.split.state.fill(jax.tree.leaves(self.state), self.row_states)
 
 
-@pytest.mark.parametrize("name", [*ROW_WISE, *MORE])
+ALIKE = "sgd", "nesterov", "rmsprop", "adamw", "scheduled"
+"""Rules that work row by row as others do that ordinary runs try."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.full) if name in ALIKE else name for name in [*ROW_WISE, *MORE]]
+)
 def test_the_parts_together_are_plain_optax(name):
     tx = (ROW_WISE | MORE)[name]
     parts, rng = Apart(tx), np.random.default_rng(1)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import optax
+import pytest
 from support import graphs
 from support.engines import engine
 
@@ -25,6 +26,7 @@ for _hook in HOOKS:
     setattr(All, _hook, _noting(_hook))
 
 
+@pytest.mark.slow
 def test_what_it_is_told():
     e, everything = engine(graphs.chain(1), interval=2, tx=optax.sgd(0.1), fuse=False), All()
     VirtualDriver(Loop(e.scheduler, e.executor, e.sources(graphs.chain_data(2)), [everything]), lambda d: 1).run()

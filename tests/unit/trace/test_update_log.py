@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import graphs
 from support.effort import examples
-from support.laws import Engine, gives_gradients, random_one, replayed, schedules
+from support.laws import GRAPHS_THAT_SHARE, Engine, gives_gradients, random_one, replayed, schedules
 
 import ampjax as amp
 from ampjax.errors import DataError, SettingsError
@@ -52,7 +52,7 @@ class Lineage:
 
 
 @settings(max_examples=examples(90))
-@given(st.integers(-100, 400), schedules(), st.integers(1, 9), st.sampled_from([None, 0, 2]))
+@given(GRAPHS_THAT_SHARE, schedules(), st.integers(1, 9), st.sampled_from([None, 0, 2]))
 @pytest.mark.slow
 def test_every_gradient_is_in_one_update_with_the_version_that_it_saw(folder, seed, schedule, interval, budget):
     options = {"min_update_interval": interval, "max_staleness": budget}

@@ -8,6 +8,7 @@ import optax
 import pytest
 from support import graphs
 from support.resumed import net
+from support.transforms import adam
 
 import ampjax as amp
 from ampjax.errors import DataError, TableError
@@ -25,7 +26,7 @@ def data(n=10):
 
 def trainer(graph=None, tx=None, **options):
     options = {"max_active_keys": 3, "min_update_interval": 4, **options}  # 10 instances: two gradients wait in the end
-    return amp.Trainer(graph or net(), tx or optax.adam(0.01), **options)
+    return amp.Trainer(graph or net(), tx or adam(0.01), **options)
 
 
 def equal(first, second):

@@ -8,6 +8,7 @@ import optax
 import pytest
 from support import graphs
 from support.models import model
+from support.transforms import adam, sgd
 
 import ampjax as amp
 from ampjax.drivers.cost import FlopsCost
@@ -35,7 +36,7 @@ def test_the_adjoint_uses_the_estimate():
         w0, w1, velocity = w0 - RATE * g * estimate * x, w1 + change, kept * velocity + (1 - kept) * change
     options = {"policy": forward_first, "max_dispatch_size": 1, "fuse": False, "max_active_keys": 3}
     settings = {"weights": "estimated", "velocity_decay": DECAY}
-    trainer = amp.Trainer(graphs.chain(2), optax.sgd(RATE), **settings, **options)
+    trainer = amp.Trainer(graphs.chain(2), sgd(RATE), **settings, **options)
     trainer.accumulate([{"x": np.float32(x), "label": np.float32(T)} for x in X])
     np.testing.assert_allclose([trainer.params["f0"], trainer.params["f1"]], [w0, w1], rtol=1e-6)
     np.testing.assert_allclose(trainer.session.executor.store.opt_state["f1"].velocity, velocity, rtol=1e-5)
@@ -75,12 +76,15 @@ MODES = {
 def gradient_before(weights, **options):
     options = {"max_dispatch_size": 1, "policy": forward_first, "cost": cost} | options
     settings = {"weights": weights, "velocity_decay": 0.0, "max_active_keys": 6, "fuse": False}
-    trainer = amp.Trainer(moving(), optax.sgd(0.125), **settings, **options)
+    trainer = amp.Trainer(moving(), sgd(0.125), **settings, **options)
     trainer.fit([{"x": np.float32(1)}] * 32, progress=False)
     return float(trainer.gradients["still"][0]), trainer.statistics
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "mode", [pytest.param(mode, marks=pytest.mark.full) if mode in ("pipeline", "sync") else mode for mode in MODES]
+)
 def test_at_a_constant_velocity_it_is_the_forward_passes_parameters(mode):
     """Where a dispatch holds messages of several versions, the sum of their gradients is that at the mean of their parameters."""
     found, statistics = gradient_before("estimated", **MODES[mode])
@@ -92,13 +96,14 @@ def test_at_a_constant_velocity_it_is_the_forward_passes_parameters(mode):
     assert (found == current) == (MODES[mode].get("mode") in ("sync", "pipeline"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"mode": "sync"}, {"max_staleness": 0}])
 def test_without_staleness_it_has_the_bits_of_current_weights(options):
     graph, data = model("sequences")
     trained = []
     for weights in ("current", "estimated"):
         options = {"max_active_keys": 4, "arena_rows": 256, "cost": cost} | options
-        trainer = amp.Trainer(graph, optax.adam(0.01), weights=weights, **options)
+        trainer = amp.Trainer(graph, adam(0.01), weights=weights, **options)
         trainer.fit(data, progress=False)
         assert trainer.statistics.staleness_max == 0
         trained.append(trainer.params)
@@ -107,7 +112,7 @@ def test_without_staleness_it_has_the_bits_of_current_weights(options):
 
 def test_one_node_may_have_it():
     trainers = [
-        amp.Trainer(graphs.chain(2, weights=weights), optax.sgd(0.01), policy=forward_first, max_dispatch_size=1)
+        amp.Trainer(graphs.chain(2, weights=weights), sgd(0.01), policy=forward_first, max_dispatch_size=1)
         for weights in WEIGHTS
     ]
     for trainer in trainers:
@@ -119,7 +124,7 @@ def test_one_node_may_have_it():
 
 def test_checkpoints_hold_velocities(tmp_path):
     def trainer(weights="estimated"):
-        return amp.Trainer(graphs.chain(2), optax.sgd(0.01), weights=weights, cost=cost, seed=1)
+        return amp.Trainer(graphs.chain(2), sgd(0.01), weights=weights, cost=cost, seed=1)
 
     straight, first, last = trainer(), trainer(), trainer()
     straight.fit(graphs.chain_data(20), epochs=2, progress=False)

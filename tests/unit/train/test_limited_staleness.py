@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import graphs, resumed
 from support.effort import examples
+from support.transforms import sgd
 
 import ampjax as amp
 from ampjax.drivers.cost import FlopsCost
@@ -28,7 +29,7 @@ OPTIONS = {"max_active_keys": 6, "max_dispatch_size": 1, "policy": "wavefront", 
 
 def trained(graph, data, epochs=2, **options):
     fit = {name: options.pop(name) for name in ("record", "update_log", "resume") if name in options}
-    trainer = amp.Trainer(graph, optax.sgd(1e-5), **{**OPTIONS, **options})
+    trainer = amp.Trainer(graph, sgd(1e-5), **{**OPTIONS, **options})
     trainer.fit(data, epochs=epochs, **QUIET, **fit)
     return trainer
 
@@ -163,11 +164,11 @@ def test_in_other_modes_a_budget_changes_nothing():
 def test_a_recording_knows_the_budget(tmp_path, setting, budget):
     data, file, options = graphs.chain_data(12), tmp_path / "run", {**OPTIONS, setting: budget}
     params = trained(graphs.chain(2), data, record=file, **options).params
-    again = amp.Trainer(graphs.chain(2), optax.sgd(1e-5), **options)
+    again = amp.Trainer(graphs.chain(2), sgd(1e-5), **options)
     amp.replay(file, again, data, **QUIET)
     assert again.params == params
-    assert len(amp.replay(file, graphs.chain(2), data, tx=optax.sgd(1e-5), **QUIET)) == 2, "with the recorded settings"
-    other = amp.Trainer(graphs.chain(2), optax.sgd(1e-5), **{**options, setting: 2})
+    assert len(amp.replay(file, graphs.chain(2), data, tx=sgd(1e-5), **QUIET)) == 2, "with the recorded settings"
+    other = amp.Trainer(graphs.chain(2), sgd(1e-5), **{**options, setting: 2})
     with pytest.raises(ReplayError, match=rf"settings, {setting}: expected .*1.*, got 2"):
         amp.replay(file, other, data, **QUIET)
 
@@ -241,7 +242,7 @@ class Fail(Instrument):
 def test_an_interrupted_fit_makes_the_updates_that_were_held(tmp_path):
     """Nothing is in flight afterwards, so nothing is waited for, and the next fit begins as any other. The log has these updates, too."""
     trainer = amp.Trainer(
-        graphs.chain(2), optax.sgd(1e-5), cost=resumed.cost, **{**OPTIONS, "max_active_keys": 20, "max_staleness": 0}
+        graphs.chain(2), sgd(1e-5), cost=resumed.cost, **{**OPTIONS, "max_active_keys": 20, "max_staleness": 0}
     )
     held, updates = trainer.session.scheduler.tables.t.nodes[:, c.HELD_SINCE], trainer.session.scheduler.updates
     with trainer.session.passes.watched(Interrupt(held.any)):
@@ -257,7 +258,7 @@ def test_a_fit_that_fails_while_an_update_is_held_makes_none():
     """What had not been issued is taken back, and the gradients wait for the next update, which is then due at once."""
     trainer = amp.Trainer(
         graphs.chain(2),
-        optax.sgd(1e-5),
+        sgd(1e-5),
         cost=resumed.cost,
         check=True,
         **{**OPTIONS, "max_active_keys": 20, "max_staleness": 0},
@@ -287,6 +288,7 @@ def noting():
 RATE = 1e-3
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(18))
 @given(st.integers(0, 4), st.integers(1, 7), st.integers(1, 5), st.sampled_from(["async", "pipeline"]))
 def test_each_gradient_is_applied_so_many_updates_after_its_forward_pass(folder, k, interval, in_flight, mode):

@@ -71,6 +71,7 @@ def test_what_is_no_node_can_not_be_explained():
         told["copied/0"]
 
 
+@pytest.mark.slow
 def test_hosts_send_parameters_when_they_are_asked_for_and_once():
     with amp.Graph() as graph:
         wire = amp.pump("x", shape=(1000,))

@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 from support import graphs
+from support.transforms import adam
 
 import ampjax as amp
 from ampjax.data import list_reduction, sst
@@ -34,7 +35,7 @@ def moody(queues, now):
 
 def trainer(graph=CHAIN, tx=None, **options):
     options = {"max_active_keys": 4, "max_dispatch_size": 2, "min_update_interval": 3, "workers": 2} | options
-    return amp.Trainer(graph, tx or optax.adam(0.01), **{"policy": moody} | options)
+    return amp.Trainer(graph, tx or adam(0.01), **{"policy": moody} | options)
 
 
 def assert_same_bits(a, b):

@@ -12,6 +12,7 @@ import optax
 import pytest
 from support import resumed
 from support.models import model
+from support.transforms import adam
 
 import ampjax as amp
 from ampjax.errors import DataError, ReplayError, SettingsError, TableError
@@ -187,7 +188,7 @@ def test_by_the_clock(tmp_path, mode):
     """Whenever it is due: in pipeline training with the bits of a run without snapshots."""
     when = amp.Snapshots(tmp_path / "by clock", every_seconds=1e-9)
     settings = {"max_active_keys": 3, "min_update_interval": 4, "mode": mode}
-    one = amp.Trainer(resumed.net(), resumed.optax.adam(0.01), snapshot=when, **settings)
+    one = amp.Trainer(resumed.net(), adam(0.01), snapshot=when, **settings)
     history = resumed.fit(one)
     assert len(history.epochs) == 3 and int(newest(tmp_path / "by clock")[0].name[9:]) > 6
     if mode == "pipeline":
@@ -203,7 +204,7 @@ def test_a_recording_goes_on(tmp_path):
         cut_off.write(b"what was decided after the snapshot")
     one = resumed.trainer(tmp_path / "run")
     history = resumed.fit(one, resume=True, record=file)
-    again = amp.Trainer(resumed.net(), resumed.optax.adam(0.01), max_active_keys=3, min_update_interval=4)
+    again = amp.Trainer(resumed.net(), adam(0.01), max_active_keys=3, min_update_interval=4)
     told = amp.replay(file, again, resumed.Drawn(), resumed.Drawn(4), progress=False)
     resumed.require_same(one, again, (history, told))
 

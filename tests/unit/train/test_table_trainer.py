@@ -52,6 +52,7 @@ def test_a_checkpoint_of_a_graph_without_the_table_is_refused(tmp_path):
     assert table.version == 0
 
 
+@pytest.mark.slow
 def test_a_fit_goes_on_from_a_snapshot(tmp_path):
     whole, table = models.with_table(optax.adagrad(0.1))
     trainer(whole, snapshot=tmp_path / "whole").fit(DATA, epochs=3, **QUIET)

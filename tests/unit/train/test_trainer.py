@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 from support import graphs
 from support.graphs import labelled_data as mlp_data
+from support.transforms import adam, sgd
 
 import ampjax as amp
 from ampjax.drivers.cost import FlopsCost
@@ -88,10 +89,10 @@ class Plain:
 @pytest.mark.parametrize(
     ("tx", "gradient"),
     [
-        (optax.sgd(0.1), "sum"),
-        (optax.sgd(0.1, momentum=0.9), "mean"),
-        (optax.adam(0.01), "sum"),
-        (optax.adam(0.01), "mean"),
+        (sgd(0.1), "sum"),
+        (sgd(0.1, momentum=0.9), "mean"),
+        (adam(0.01), "sum"),
+        (adam(0.01), "mean"),
     ],
     ids=["sgd, sum", "momentum, mean", "adam, sum", "adam, mean"],
 )
@@ -107,7 +108,7 @@ def test_synchronous_training_is_optax_step_by_step(tx, gradient):
 
 @pytest.mark.parametrize("gradient", ["sum", "mean"])
 def test_pipeline_training_is_optax_on_m_instances(gradient):
-    tx, data = optax.adam(0.01), mlp_data(10)
+    tx, data = adam(0.01), mlp_data(10)
     trainer = amp.Trainer(mlp(), tx, mode="pipeline", max_active_keys=4, gradient=gradient)
     plain = Plain(mlp_loss, trainer.params, tx)
     for part in (data[:4], data[4:8], data[8:]):  # the last round is not full
@@ -118,7 +119,7 @@ def test_pipeline_training_is_optax_on_m_instances(gradient):
 
 
 def test_statistics_are_those_of_the_last_training_run_and_name_it():
-    trainer, data = amp.Trainer(graphs.chain(1), optax.sgd(1e-2), min_update_interval=2), graphs.chain_data(4)
+    trainer, data = amp.Trainer(graphs.chain(1), sgd(1e-2), min_update_interval=2), graphs.chain_data(4)
     assert trainer.statistics.run == "" and not trainer.statistics.dispatches
     trainer.evaluate(data[:1])
     assert trainer.statistics.run == "evaluate"
@@ -134,7 +135,7 @@ def test_statistics_are_those_of_the_last_training_run_and_name_it():
 
 def test_asynchronous_training_with_a_high_interval_accumulates_the_gradient():
     data = graphs.rnn_data([3, 1, 2, 2, 3])
-    trainer = amp.Trainer(graphs.rnn(), optax.sgd(1.0), min_update_interval=NEVER)
+    trainer = amp.Trainer(graphs.rnn(), sgd(1.0), min_update_interval=NEVER)
     metrics = trainer.accumulate(data)
     loss, grads = jax.value_and_grad(lambda p: sum(rnn_loss(p, i) for i in data))(trainer.params)
     close({node: tree for node, (tree, _) in trainer.gradients.items()}, grads)
@@ -162,7 +163,7 @@ def test_the_adjoint_uses_current_or_stashed_weights(weights):
     expected_w0 -= rate * g[1] * (new_w1 if weights == "current" else w1) * x[1]
     expected_w1 = new_w1 - rate * g[1] * w0 * x[1]
     options = {"policy": forward_first, "max_dispatch_size": 1, "fuse": False, "max_active_keys": 2}
-    trainer = amp.Trainer(graphs.chain(2), optax.sgd(rate), weights=weights, **options)
+    trainer = amp.Trainer(graphs.chain(2), sgd(rate), weights=weights, **options)
     trainer.accumulate([{"x": np.float32(v), "label": np.float32(t)} for v in x])
     close(trainer.params, {"f0": np.float32(expected_w0), "f1": np.float32(expected_w1)})
     assert trainer.statistics.nodes["f0"].staleness_sum == trainer.statistics.nodes["f1"].staleness_sum == 1
@@ -173,7 +174,7 @@ def test_weights_can_be_stashed_at_one_node_only():
         x, label = amp.pump("x"), amp.pump("label")
         y = amp.ppt("a", graphs.times, params=graphs.one(), weights="stashed")(x)
         amp.loss("loss", graphs.square)(amp.ppt("b", graphs.times, params=graphs.one())(y), label)
-    trainer = amp.Trainer(g, optax.sgd(0.01), policy="backward_first", max_dispatch_size=1)
+    trainer = amp.Trainer(g, sgd(0.01), policy="backward_first", max_dispatch_size=1)
     trainer.fit(graphs.chain_data(6), **QUIET)
     assert np.isfinite(trainer.params["a"]) and np.isfinite(trainer.params["b"])
 
@@ -195,8 +196,8 @@ ONES = [{"x": np.float32(1)}] * 12
 
 
 def test_a_node_can_have_its_own_transform_and_interval():
-    graph = sums(tx=optax.sgd(1.0), min_update_interval=4, gradient="sum")
-    trainer = amp.Trainer(graph, optax.sgd(0.5), min_update_interval=2, max_dispatch_size=1, fuse=False)
+    graph = sums(tx=sgd(1.0), min_update_interval=4, gradient="sum")
+    trainer = amp.Trainer(graph, sgd(0.5), min_update_interval=2, max_dispatch_size=1, fuse=False)
     trainer.accumulate(ONES)
     nodes = trainer.statistics.nodes
     assert (nodes["a"].updates, nodes["b"].updates) == (3, 6)
@@ -204,7 +205,7 @@ def test_a_node_can_have_its_own_transform_and_interval():
 
 
 def test_a_learning_rate_schedule_counts_the_nodes_own_updates():
-    tx = optax.sgd(lambda count: 10.0**-count)
+    tx = sgd(lambda count: 10.0**-count)
     graph = sums(min_update_interval=4)
     trainer = amp.Trainer(graph, tx, min_update_interval=6, max_dispatch_size=1, fuse=False)
     trainer.accumulate(ONES)
@@ -212,7 +213,7 @@ def test_a_learning_rate_schedule_counts_the_nodes_own_updates():
 
 
 def test_staleness_reaches_the_transform():
-    tx = optax.chain(optax.sgd(1.0), scale_by_staleness())
+    tx = optax.chain(sgd(1.0), scale_by_staleness())
     options = {"policy": forward_first, "max_dispatch_size": 1, "fuse": False, "max_active_keys": 4}
     with amp.Graph() as g:
         y = amp.ppt("a", graphs.times, params=np.float32(0))(amp.pump("x"))
@@ -236,7 +237,7 @@ def replicated(n=2, route="round_robin"):
 def test_replicas_are_averaged_at_the_end_of_an_epoch():
     ends = {}
     for rule in ("epoch", "none"):
-        trainer = amp.Trainer(replicated(), optax.sgd(0.01), replica_sync=rule, workers=2)
+        trainer = amp.Trainer(replicated(), sgd(0.01), replica_sync=rule, workers=2)
         trainer.fit(graphs.chain_data(6), **QUIET)
         ends[rule] = [float(trainer.params[f"f/{i}"]) for i in range(2)]
     assert ends["none"][0] != ends["none"][1]
@@ -247,9 +248,7 @@ def test_replicas_are_averaged_at_the_end_of_an_epoch():
 def test_replicas_meet_within_an_epoch(rule):
     """Without learning, a round of the protocol leaves every replica at the mean."""
     params = {"f/0": np.float32(1), "f/1": np.float32(3)}
-    trainer = amp.Trainer(
-        replicated(), optax.sgd(0.0), params=params, replica_sync=rule, max_dispatch_size=1, workers=2
-    )
+    trainer = amp.Trainer(replicated(), sgd(0.0), params=params, replica_sync=rule, max_dispatch_size=1, workers=2)
     trainer.accumulate(graphs.chain_data(8))
     assert [float(p) for p in trainer.params.values()] == [2.0, 2.0]
 
@@ -262,14 +261,14 @@ def test_instances_wait_until_replicas_have_met(mode, rule):
     places = {"f/0": 2, "f/1": 1, "f/2": 0, "loss": 1}
     ends = []
     for more in ({}, {"workers": 3, "affinity": places}):
-        trainer = amp.Trainer(replicated(3), optax.sgd(0.01), **options, **more)
+        trainer = amp.Trainer(replicated(3), sgd(0.01), **options, **more)
         trainer.fit(graphs.chain_data(9), **QUIET)
         ends.append(trainer.params)
     close(*ends, rtol=1e-6)
 
 
 def test_replicas_start_equal_and_take_the_instances_that_the_route_says():
-    trainer = amp.Trainer(replicated(3, route=lambda s: s.instance % 2), optax.sgd(0.01), min_update_interval=NEVER)
+    trainer = amp.Trainer(replicated(3, route=lambda s: s.instance % 2), sgd(0.01), min_update_interval=NEVER)
     trainer.accumulate(graphs.chain_data(5))
     assert [n for _, n in trainer.gradients.values()] == [3, 2, 0]
     with amp.Graph() as g:
@@ -287,7 +286,7 @@ def test_copies_start_equal_even_where_each_makes_values_of_its_own():
 
     with amp.Graph() as g:
         amp.loss("loss", graphs.square)(amp.replicate(part, 2)(amp.pump("x")), amp.pump("label"))
-    trainer = amp.Trainer(g, optax.sgd(0.01), replica_sync="none")
+    trainer = amp.Trainer(g, sgd(0.01), replica_sync="none")
     assert trainer.params["a/0"] == trainer.params["a/1"]
     trainer.fit(graphs.chain_data(5), **QUIET)
     assert trainer.params["a/0"] != trainer.params["a/1"]
@@ -297,7 +296,7 @@ def test_copies_start_equal_even_where_each_makes_values_of_its_own():
 
 
 def test_parameters_round_trip():
-    trainer = amp.Trainer(mlp(), optax.sgd(0.1), seed=1)
+    trainer = amp.Trainer(mlp(), sgd(0.1), seed=1)
     before = trainer.params
     changed = jax.tree.map(lambda x: x + 1, before)
     trainer.set_params(changed)
@@ -308,7 +307,7 @@ def test_parameters_round_trip():
 
 
 def test_parameters_that_were_read_are_copies():
-    trainer = amp.Trainer(mlp(), optax.sgd(0.1))
+    trainer = amp.Trainer(mlp(), sgd(0.1))
     read = trainer.params
     read["linear1"]["w"][:] = 7
     assert not (trainer.params["linear1"]["w"] == 7).any()
@@ -339,7 +338,7 @@ def test_a_flax_module_and_a_plain_function_are_bodies():
         h = amp.ppt("module", nnx.Linear(4, 4, rngs=nnx.Rngs(0)))(x)
         y = amp.ppt("plain", lambda p, h: h @ p["w"], params={"w": np.eye(4, 3, dtype=np.float32)})(h)
         amp.loss("xent", graphs.xent)(y, label)
-    trainer = amp.Trainer(g, optax.sgd(0.1), max_active_keys=4)
+    trainer = amp.Trainer(g, sgd(0.1), max_active_keys=4)
     history = trainer.fit(mlp_data(12), epochs=5, **QUIET)
     assert history[-1].train["loss"] < history[0].train["loss"]
     assert set(trainer.params["module"]) == {"kernel", "bias"}
@@ -349,7 +348,7 @@ def test_a_flax_module_and_a_plain_function_are_bodies():
 
 
 def test_fit_learns_and_keeps_a_record():
-    trainer = amp.Trainer(mlp(), optax.adam(0.05), max_active_keys=4)
+    trainer = amp.Trainer(mlp(), adam(0.05), max_active_keys=4)
     history = trainer.fit(mlp_data(20), mlp_data(6, seed=1), epochs=4, label={"experiment": "test"}, **QUIET)
     losses = [epoch.train["loss"] for epoch in history.epochs]
     assert losses[-1] < losses[0] and [e.epoch for e in history.epochs] == [1, 2, 3, 4] and not history.interrupted
@@ -358,7 +357,7 @@ def test_fit_learns_and_keeps_a_record():
 
 
 def test_evaluate_is_the_mean_over_instances_and_trains_nothing():
-    trainer, data = amp.Trainer(mlp(), optax.sgd(1.0)), mlp_data(7)
+    trainer, data = amp.Trainer(mlp(), sgd(1.0)), mlp_data(7)
     before = trainer.params
     metrics = trainer.evaluate(data)
     assert metrics["loss"] == pytest.approx(np.mean([float(mlp_loss(before, i)) for i in data]), rel=1e-5)
@@ -393,7 +392,7 @@ def test_predictions_are_those_of_the_layers_that_a_loss_has_fused():
     """They are computed by a stage of their own, with the parameters that the loss's has trained."""
     rng = np.random.default_rng(0)
     data = [{"x": rng.normal(size=2).astype(np.float32), "label": np.float32(i)} for i in range(5)]
-    trainer = amp.Trainer(graphs.with_sinks(), optax.adam(0.1), max_active_keys=2)
+    trainer = amp.Trainer(graphs.with_sinks(), adam(0.1), max_active_keys=2)
     before = trainer.predict(data)["see y"]
     trainer.fit(data, epochs=2, progress=False)
     found, p = trainer.predict([{"x": one["x"]} for one in data]), trainer.params
@@ -407,7 +406,7 @@ def test_predictions_are_those_of_the_layers_that_a_loss_has_fused():
 
 
 def test_evaluating_keeps_nothing_for_predict():
-    trainer = amp.Trainer(mlp(), optax.sgd(0.1))
+    trainer = amp.Trainer(mlp(), sgd(0.1))
     trainer.fit(mlp_data(4), mlp_data(4), **QUIET)
     trainer.evaluate(mlp_data(4))
     assert len(trainer.predict(mlp_data(3))["logits"]) == 3
@@ -418,7 +417,7 @@ def test_everything_works_where_a_loop_runs_already():
     data = mlp_data(4)
 
     async def cell():
-        trainer = amp.Trainer(mlp(), optax.sgd(0.1))
+        trainer = amp.Trainer(mlp(), sgd(0.1))
         first = await trainer.fit_async(data, data, **QUIET)
         second = trainer.fit(data, **QUIET)
         assert len(first) == len(second) == 1 and second[0].epoch == 2
@@ -440,7 +439,7 @@ def test_errors_come_out_of_a_fit_inside_a_running_loop():
 def test_runs_are_reproducible():
     ends = []
     for _ in range(2):
-        trainer = amp.Trainer(mlp(), optax.adam(0.01), max_active_keys=3, workers=2, seed=5)
+        trainer = amp.Trainer(mlp(), adam(0.01), max_active_keys=3, workers=2, seed=5)
         trainer.fit(mlp_data(6), epochs=2, **QUIET)
         ends.append(trainer.params)
     close(*ends, rtol=0)
@@ -450,7 +449,7 @@ def test_runs_are_reproducible():
 
 
 def test_the_history_as_json_lines(tmp_path):
-    history = amp.Trainer(mlp(), optax.sgd(0.1)).fit(mlp_data(3), mlp_data(2), epochs=2, label={"seed": 7}, **QUIET)
+    history = amp.Trainer(mlp(), sgd(0.1)).fit(mlp_data(3), mlp_data(2), epochs=2, label={"seed": 7}, **QUIET)
     path = tmp_path / "runs" / "log.jsonl"
     history.to_jsonl(path)
     records = [json.loads(line) for line in path.read_text().splitlines()]
@@ -479,7 +478,7 @@ def test_the_table_of_a_history_fits_into_80_columns():
 
 
 def test_a_history_goes_on():
-    trainer = amp.Trainer(mlp(), optax.sgd(0.1))
+    trainer = amp.Trainer(mlp(), sgd(0.1))
     history = trainer.fit(mlp_data(3), **QUIET)
     assert trainer.fit(mlp_data(3), history=history, **QUIET) is history
     assert [e.epoch for e in history.epochs] == [1, 2] and history[1].seconds >= history[0].seconds
@@ -489,7 +488,7 @@ def test_seconds_are_those_of_training_and_validation(monkeypatch):
     async def slow(*_, **__):
         await asyncio.sleep(0.5)
 
-    trainer = amp.Trainer(mlp(), optax.sgd(0.1))
+    trainer = amp.Trainer(mlp(), sgd(0.1))
     trainer.warm_up(mlp_data(3), mlp_data(2), progress=False)
     for name in ("prepare", "finish"):
         monkeypatch.setattr(trainer.session.preparation, name, slow)
@@ -509,7 +508,7 @@ def test_a_callback_stops_the_training():
         seen.append((epoch.epoch, set(trainer.params)))
         return epoch.epoch == 2
 
-    history = amp.Trainer(mlp(), optax.sgd(0.1)).fit(mlp_data(3), epochs=9, callbacks=[callback], **QUIET)
+    history = amp.Trainer(mlp(), sgd(0.1)).fit(mlp_data(3), epochs=9, callbacks=[callback], **QUIET)
     assert seen == [(1, {"linear1", "linear2"}), (2, {"linear1", "linear2"})] and len(history) == 2
     assert not history.interrupted
 
@@ -520,7 +519,7 @@ def test_ctrl_c_ends_cleanly_with_the_history_so_far(inside):
         if epoch.epoch == 2:
             raise KeyboardInterrupt
 
-    trainer = amp.Trainer(mlp(), optax.sgd(0.1))
+    trainer = amp.Trainer(mlp(), sgd(0.1))
 
     def run():
         return trainer.fit(mlp_data(4), epochs=9, callbacks=[interrupt], **QUIET)
@@ -536,7 +535,7 @@ def test_ctrl_c_ends_cleanly_with_the_history_so_far(inside):
 
 def test_cancelling_in_the_middle_of_an_epoch():
     data = mlp_data(400)
-    trainer = amp.Trainer(mlp(), optax.sgd(0.01), max_dispatch_size=1, max_active_keys=4)
+    trainer = amp.Trainer(mlp(), sgd(0.01), max_dispatch_size=1, max_active_keys=4)
     trainer.fit(data[:4], **QUIET)
 
     class Stopping(amp.InstanceList):
@@ -559,7 +558,7 @@ def test_cancelling_in_the_middle_of_an_epoch():
 
 
 def test_an_error_leaves_a_usable_trainer():
-    trainer, good = amp.Trainer(mlp(), optax.sgd(0.1), max_active_keys=2), mlp_data(6)
+    trainer, good = amp.Trainer(mlp(), sgd(0.1), max_active_keys=2), mlp_data(6)
     bad = [*good[:4], {"x": good[0]["x"]}]
     for _ in range(2):
         with pytest.raises(RuntimeError, match="waits for the same key on port label"):
@@ -571,7 +570,7 @@ def test_an_error_leaves_a_usable_trainer():
 def test_an_update_that_was_due_when_a_run_ended_is_made(mode):
     """The last backward dispatch of a round lets the next instance in, whose payload is refused, before the update is issued."""
     good, bad = {"x": np.float32(2), "label": np.float32(1)}, {"x": np.complex64(2), "label": np.float32(1)}
-    trainer, plain = (amp.Trainer(graphs.chain(1), optax.sgd(0.1), mode=mode, max_active_keys=1) for _ in range(2))
+    trainer, plain = (amp.Trainer(graphs.chain(1), sgd(0.1), mode=mode, max_active_keys=1) for _ in range(2))
     with pytest.raises(MessageError, match="expected float32, got complex64"):
         trainer.accumulate([good, bad])
     plain.accumulate([good])
@@ -585,7 +584,7 @@ def test_a_dispatch_that_fails_leaves_what_was_accumulated_before(fails_at, monk
     with amp.Graph() as g:
         amp.loss("loss", lambda y: y)(amp.ppt("f", graphs.times, params=graphs.one())(amp.pump("x")))
     options = {"max_active_keys": 2, "min_update_interval": 3, "gradient": "sum", "fuse": False}
-    trainer = amp.Trainer(g, optax.sgd(0.1), **options)
+    trainer = amp.Trainer(g, sgd(0.1), **options)
     data, before = [{"x": np.float32(1)}] * 30, float(trainer.params["f"])
     run, n, rows = trainer.session.executor.run, 0, 0
 
@@ -613,7 +612,7 @@ def test_replicas_meet_again_after_a_dispatch_that_failed(monkeypatch):
     with amp.Graph() as g:
         wire = amp.replicate(amp.ppt("f", graphs.times, params=graphs.one()), 2)(amp.pump("x"))
         amp.loss("loss", graphs.square)(wire, amp.pump("label"))
-    trainer = amp.Trainer(g, optax.sgd(0.01), max_active_keys=3, replica_sync=("message", 3), max_dispatch_size=1)
+    trainer = amp.Trainer(g, sgd(0.01), max_active_keys=3, replica_sync=("message", 3), max_dispatch_size=1)
     run = trainer.session.executor.run
     for fails_at in range(2, 40):
         calls = itertools.count(1)
@@ -663,14 +662,14 @@ def test_gradients_of_a_groups_members_are_added(kind):
 
 
 def test_a_graph_of_one_stage_is_not_held_to_small_dispatches():
-    trainer = amp.Trainer(graphs.chain(1), optax.sgd(0.0), max_active_keys=32)
+    trainer = amp.Trainer(graphs.chain(1), sgd(0.0), max_active_keys=32)
     trainer.fit(graphs.chain_data(64), **QUIET)
     assert trainer.statistics.dispatches <= 4
 
 
 def test_a_small_evaluation_does_not_make_later_dispatches_small():
     data = graphs.chain_data(64)
-    trainer = amp.Trainer(graphs.chain(2), optax.sgd(0.0), max_active_keys=32)
+    trainer = amp.Trainer(graphs.chain(2), sgd(0.0), max_active_keys=32)
     dispatches = []
     for _ in range(2):
         trainer.fit(data, **QUIET)
@@ -713,7 +712,7 @@ def test_a_trace_of_replicas_that_average_by_messages():
         amp.loss("loss", lambda h: (h**2).sum(), worker=2)(a)
     data = [{"x": amp.messages(np.ones((1, 2), np.float32), k=[i % 2])} for i in range(20)]
     homes = dict(zip(g.parameterised, range(2), strict=True)) | {"loss": 2}
-    trainer = amp.Trainer(g, optax.sgd(0.01), workers=3, affinity=homes, replica_sync=("message", 1), max_active_keys=8)
+    trainer = amp.Trainer(g, sgd(0.01), workers=3, affinity=homes, replica_sync=("message", 1), max_active_keys=8)
     trace = Trace()
     assert trainer.accumulate(data, trace=trace)["loss"] > 0
     assert any(s.kind == "update" for s in trace)
@@ -767,7 +766,7 @@ def test_a_controller_loop_may_send_a_state_again():
         for _ in range(2):
             yield {"x": example, "label": example}
 
-    trainer = amp.Trainer(graphs.chain(2), optax.sgd(0.0), controller=twice)
+    trainer = amp.Trainer(graphs.chain(2), sgd(0.0), controller=twice)
     assert trainer.fit([np.float32(1)] * 3, **QUIET)[0].messages == 3 * 2 * (5 if not trainer.settings.fuse else 1)
     with pytest.raises(MessageError, match="instance 2: expected a dictionary"):
         amp.Trainer(graphs.chain(2), controller=lambda e: iter([e])).evaluate([{}, {}, 7])
@@ -824,7 +823,7 @@ def test_device_bytes_count_recorded_activations_and_accumulators():
 def test_arenas_that_grow_in_training_change_nothing():
     data, ends = graphs.rnn_data([3, 1, 4, 2]), []
     for rows in (2, None):
-        trainer = amp.Trainer(graphs.rnn(), optax.sgd(0.1), arena_rows=rows, min_update_interval=3)
+        trainer = amp.Trainer(graphs.rnn(), sgd(0.1), arena_rows=rows, min_update_interval=3)
         trainer.fit(data, epochs=2, **QUIET)
         ends.append(trainer.params)
     close(*ends, rtol=0)
@@ -938,7 +937,7 @@ def test_an_error_reaches_its_target_from_above_an_accuracy_from_below():
 
 
 def virtual_history(**options):
-    t = amp.Trainer(mlp(), optax.sgd(0.1), cost=functools.partial(FlopsCost, flops=1e9), workers=2, **options)
+    t = amp.Trainer(mlp(), sgd(0.1), cost=functools.partial(FlopsCost, flops=1e9), workers=2, **options)
     history = t.fit(mlp_data(40), mlp_data(10, 1), epochs=2, **QUIET)
     return history, t
 
@@ -977,7 +976,7 @@ def test_a_loss_that_is_not_finite_is_told_once_with_what_was_lost_and_why(bad):
     data = mlp_data(12)
     if bad is not None:
         data[bad]["x"][2] = np.nan
-    trainer = amp.Trainer(mlp(), optax.sgd(0.1 if bad is not None else 3e38), min_update_interval=2, max_active_keys=2)
+    trainer = amp.Trainer(mlp(), sgd(0.1 if bad is not None else 3e38), min_update_interval=2, max_active_keys=2)
     with pytest.warns(RuntimeWarning, match=r"epoch \d: expected a finite training loss, got (nan|inf)") as told:
         trainer.fit(data, epochs=4, **QUIET)
     (warning,) = told
@@ -995,5 +994,5 @@ def test_virtual_time_is_that_of_the_simulator():
 
 
 def test_a_run_that_takes_no_virtual_time_has_an_infinite_rate():
-    history = amp.Trainer(mlp(), optax.sgd(0.1), cost=lambda plan: lambda dispatch: 0).fit(mlp_data(4), **QUIET)
+    history = amp.Trainer(mlp(), sgd(0.1), cost=lambda plan: lambda dispatch: 0).fit(mlp_data(4), **QUIET)
     assert history.epochs[0].train_per_s == np.inf and history.epochs[0].seconds == 0

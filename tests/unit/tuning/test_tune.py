@@ -116,6 +116,7 @@ def test_it_prints_a_table_and_writes_data_and_pictures(found, tmp_path):
         assert (tmp_path / name).stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_a_builder_gets_the_names_that_are_no_settings():
     built = []
 
@@ -148,6 +149,7 @@ def test_a_later_plan_that_takes_too_long_is_given_up(monkeypatch):
     assert all((c.simulated is None) == (c.knobs == {"n": 2}) for c in found.candidates)
 
 
+@pytest.mark.slow
 def test_on_this_machine_kernels_are_measured_and_shared():
     space = {
         "max_active_keys": (8,),

@@ -32,10 +32,13 @@ def case(name: str) -> tuple[ModuleType, Any, list[Any]]:
     return module, model, generate(N_INSTANCES, seed=3)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
+EVERY_MODEL = pytest.mark.parametrize(
     "name", [name if name in IN_EVERY_RUN else pytest.param(name, marks=pytest.mark.full) for name in RECIPES]
 )
+
+
+@pytest.mark.slow
+@EVERY_MODEL
 def test_a_model_computes_what_its_function_does(name: str) -> None:
     module, model, instances = case(name)
     compiled = amp.compile(model, module.init(KEY, 6), module.SPEC)
@@ -80,7 +83,7 @@ def test_a_layer_that_is_skipped_does_not_run() -> None:
     assert told["loss"] == pytest.approx(float(compiled.loss(params, instances)) / 40, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@EVERY_MODEL
 def test_a_model_runs_as_it_is_and_is_short(name: str) -> None:
     module, model, instances = case(name)
     params = module.init(KEY, 4)

@@ -63,7 +63,10 @@ def expected(tx, max_staleness):
     return params, ages
 
 
-@pytest.mark.parametrize("threshold", [1e-3, 2.0], ids=["dense", "table"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "threshold", [pytest.param(1e-3, id="dense", marks=pytest.mark.full), pytest.param(2.0, id="table")]
+)
 @pytest.mark.parametrize("name", REMEDIES)
 def test_a_remedy_is_told_how_old_gradients_are(name, threshold):
     runner = make(REMEDIES[name](), max_staleness=4, alpha_threshold=threshold)

@@ -1,0 +1,7 @@
+"""Transforms that trainers share: with the same object, equal graphs share the kernels of their updates, too."""
+
+import functools
+
+import optax
+
+adam, sgd = functools.cache(optax.adam), functools.cache(optax.sgd)
