@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +18,7 @@ import ampjax as amp
 from ampjax.data import list_reduction, sst
 from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
+from ampjax.ir.instances import Instances
 from ampjax.models import act
 from ampjax.train.history import reaches
 from ampjax.train.initial_params import initial_params
@@ -128,13 +129,27 @@ def trained(task: Task, params: Mapping[str, Any], forms: Forms) -> dict[str, An
     }
 
 
+def forms_of(task: Task, graph: Graph, data: Sequence[Instances], target: float, epochs: int) -> Forms:
+    """Both forms of a model.
+
+    Args:
+      task: That of the function.
+      graph: The graph by hand, whose nodes get the options that they have in the task's.
+      data: Training and validation instances of the graph by hand.
+      target: The validation accuracy to reach.
+      epochs: Epochs at most.
+    """
+    train, valid = data
+    return Forms(task, replace(task, graph=alike(task.graph, graph), train=train, valid=valid), target, epochs)
+
+
 def _lists(options: ByHandOptions, seed: int) -> Forms:
     """List reduction in buckets."""
     own = lists.ListReductionOptions(**_in_flight(options), epochs=16)
     task = lists.tasks(own)(seed)
     parts = list_reduction.splits(own.n_train, own.n_valid, seed)
     data = [list_reduction.Buckets(part, own.batch_size, own.hidden) for part in parts]
-    return _forms(task, rnn_graph.list_reduction_rnn(own.hidden, own.batch_size), data, 0.97, own.epochs)
+    return forms_of(task, rnn_graph.list_reduction_rnn(own.hidden, own.batch_size), data, 0.97, own.epochs)
 
 
 def _trees(options: ByHandOptions, seed: int) -> Forms:
@@ -143,7 +158,7 @@ def _trees(options: ByHandOptions, seed: int) -> Forms:
     task, cells = sentiment.tasks(own)(seed), sentiment.chosen_cells(own)
     parts = sst.synthetic() if own.synthetic else sst.load(own.data_dir)
     graph = tree_lstm_graph.tree_lstm(len(parts[0].vocabulary), cells)
-    return _forms(task, graph, [sst.TreeInstances(part) for part in parts], own.target, own.epochs)
+    return forms_of(task, graph, [sst.TreeInstances(part) for part in parts], own.target, own.epochs)
 
 
 def _questions(options: ByHandOptions, seed: int) -> Forms:
@@ -151,7 +166,7 @@ def _questions(options: ByHandOptions, seed: int) -> Forms:
     own = babi15.Babi15Options(**_in_flight(options), epochs=30)
     _, *data = babi15.data(own, seed)
     graph = ggnn_selection(Network(1, own.hidden, own.steps))
-    return _forms(babi15.tasks(own)(seed), graph, data, own.target, own.epochs)
+    return forms_of(babi15.tasks(own)(seed), graph, data, own.target, own.epochs)
 
 
 def _shuffles(options: ByHandOptions, seed: int) -> Forms:
@@ -159,7 +174,7 @@ def _shuffles(options: ByHandOptions, seed: int) -> Forms:
     own = permutation.PermutationOptions(**_in_flight(options), epochs=30)
     graph = permutation_graph(own.operations, own.hidden)
     data = [ShuffledRows(part) for part in permutation.splits(own, seed)]
-    return _forms(permutation.tasks(own)(seed), graph, data, own.target, own.epochs)
+    return forms_of(permutation.tasks(own)(seed), graph, data, own.target, own.epochs)
 
 
 def _pondering(options: ByHandOptions, seed: int) -> Forms:
@@ -172,7 +187,7 @@ def _pondering(options: ByHandOptions, seed: int) -> Forms:
         for n, stream in zip((2000, 500), np.random.SeedSequence(seed).spawn(2), strict=True)
     ]
     task = Task(compiled.graph, *(compiled.data(part) for part in parts), settings, optax.adam(1e-3))
-    return _forms(task, act_rnn(sizes), [act_messages(part, sizes.hidden) for part in parts], 0.95, 30)
+    return forms_of(task, act_rnn(sizes), [act_messages(part, sizes.hidden) for part in parts], 0.95, 30)
 
 
 def _sums(n: int, features: int, stream: np.random.SeedSequence) -> list[dict[str, Any]]:
@@ -184,11 +199,6 @@ def _sums(n: int, features: int, stream: np.random.SeedSequence) -> list[dict[st
 
 def _in_flight(options: ByHandOptions) -> dict[str, int]:
     return {"max_active_keys": options.max_active_keys} if options.max_active_keys else {}
-
-
-def _forms(task: Task, graph: Graph, data: list[Any], target: float, epochs: int) -> Forms:
-    train, valid = data
-    return Forms(task, replace(task, graph=alike(task.graph, graph), train=train, valid=valid), target, epochs)
 
 
 FORMS: Mapping[str, Callable[[ByHandOptions, int], Forms]] = {

@@ -113,7 +113,9 @@ def logits(params: Any, letters: jax.Array) -> jax.Array:
 def grid(
     remedy: str, delay: int | RandomDelay, letters: np.ndarray, n: int, *, rates: Any, seeds: Any, steps: int
 ) -> np.ndarray:
-    """What runs come to, for all learning rates and seeds at once.
+    """What runs come to, for all learning rates and seeds, one after the other in one program.
+
+    Side by side (`vmap`) they would be no faster on a CPU, and what a remedy does every tenth step would be done in each.
 
     Args:
       remedy: By its name.
@@ -144,8 +146,9 @@ def grid(
         tx = made.delayed(rate * made.scale, delay, steps)
         return losses(tx, init(start, n), key, steps, train, lambda params: loss(params, held))
 
-    over = jax.vmap(jax.vmap(run, (None, 0)), (0, None))
-    found = np.asarray(jax.jit(over)(jnp.asarray(rates, jnp.float32), jnp.asarray(seeds)))
+    each = np.meshgrid(np.asarray(rates, np.float32), np.asarray(seeds), indexing="ij")
+    over = jax.jit(lambda *each: jax.lax.map(lambda one: run(*one), each))
+    found = np.asarray(over(*map(np.ravel, each))).reshape(each[0].shape)
     return np.where(np.isfinite(found), found, np.inf)
 
 

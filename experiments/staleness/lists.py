@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from typing import Any
 
 import jax
@@ -15,9 +16,11 @@ from ampjax.data.list_reduction import Buckets, splits
 from ampjax.ir.instances import Instances
 from ampjax.models.rnn import init, list_reduction_rnn
 from ampjax.optim import RandomDelay, trained_params
+from ampjax.train.history import Epoch
 from experiments.staleness.remedies import REMEDIES
 
 HIDDEN, BATCH, N_TRAIN, N_VALID = 32, 50, 5000, 500
+LAST_EPOCHS = 3
 
 
 def grid(remedy: str, delay: int | RandomDelay, *, rates: Any, seeds: Any, steps: int) -> np.ndarray:
@@ -34,7 +37,7 @@ def grid(remedy: str, delay: int | RandomDelay, *, rates: Any, seeds: Any, steps
       steps: Updates of a node at least; epochs are whole.
 
     Returns:
-      The validation loss at the end, of the parameters that are trained, `[rates, seeds]`; inf where it diverged.
+      The mean validation loss after the last three epochs, of the parameters that are trained, `[rates, seeds]`; inf where it diverged.
     """
     made = REMEDIES[remedy]
     tx = optax.inject_hyperparams(lambda rate: made.delayed(rate * made.scale, delay, steps))(rate=0.0)
@@ -42,19 +45,34 @@ def grid(remedy: str, delay: int | RandomDelay, *, rates: Any, seeds: Any, steps
 
 
 def _run(tx: Any, rate: float, seed: int, steps: int) -> float:
-    """The validation loss that a run comes to."""
+    """What a run comes to."""
     train, valid = _data(seed)
     params = init(jax.random.key(seed), HIDDEN)
     trainer = amp.Trainer(_model().graph, tx, params=params, mode="sync", seed=seed)
     states = trainer.session.executor.store.opt_state
     for state in states.values():
         state.hyperparams["rate"] = jnp.float32(rate)
-    trainer.fit(train, epochs=-(-steps // len(train)), progress=False)
-    params = {node: trained_params(states[node], own) for node, own in trainer.params.items()}
-    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params)):
+    epochs, losses = -(-steps // len(train)), []
+
+    def judge(trainer: amp.Trainer, epoch: Epoch) -> None:
+        if epoch.epoch > epochs - LAST_EPOCHS:
+            losses.append(_loss(trainer, valid))
+
+    with warnings.catch_warnings(category=RuntimeWarning, action="ignore"):  # of losses that are not finite
+        trainer.fit(train, epochs=epochs, callbacks=[judge], progress=False)
+    return float(np.mean(losses))
+
+
+def _loss(trainer: amp.Trainer, valid: Instances) -> float:
+    """The validation loss of the parameters that are trained."""
+    run_at, states = trainer.params, trainer.session.executor.store.opt_state
+    trained = {node: trained_params(states[node], own) for node, own in run_at.items()}
+    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(trained)):
         return np.inf
-    trainer.set_params(params)
-    return trainer.evaluate(valid)["loss"]
+    trainer.set_params(trained)
+    loss = trainer.evaluate(valid)["loss"]
+    trainer.set_params(run_at)
+    return loss if np.isfinite(loss) else np.inf
 
 
 @functools.cache
