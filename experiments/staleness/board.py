@@ -26,7 +26,7 @@ RATES = {
     "lm": 10.0 ** np.arange(-3.5, -1.4, 0.5),
     "lists": (1e-3, 3e-3, 1e-2),
 }
-STEPS = {"quadratic": 400, "lm": 300, "lists": 1000}
+STEPS = {"quadratic": 400, "lm": 150, "lists": 500}
 TITLES = {
     "quadratic": "Quadratic of 20 rows",
     "quadratic-2": "Quadratic of 2 rows",
