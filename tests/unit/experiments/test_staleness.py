@@ -57,16 +57,6 @@ def test_the_learning_rate_with_the_best_median_is_taken(tmp_path, monkeypatch):
     assert {record["rate"] for record in records} == {board.RATES["lists"][1]}
 
 
-@pytest.mark.full
-def test_runs_in_amp_share_a_transform_and_have_their_own_rates(monkeypatch):
-    monkeypatch.setattr(lists, "N_TRAIN", 300)
-    lists._data.cache_clear()
-    found = lists.grid("adam+prediction", 2, rates=[0.0, 0.01], seeds=[0, 1], steps=60)
-    lists._data.cache_clear()
-    assert found.shape == (2, 2) and np.isfinite(found).all()
-    assert (found[1] < found[0] - 0.1).all()
-
-
 def test_the_command_writes_a_record_for_each_run(tmp_path, monkeypatch):
     monkeypatch.delenv("AMPJAX_DATA", raising=False)
     path = tmp_path / "found.jsonl"
