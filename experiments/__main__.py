@@ -51,6 +51,7 @@ COMMANDS: Mapping[str, Command] = {
     "babi15": Command("babi15", "Babi15Options"),
     "permutation": Command("permutation", "PermutationOptions"),
     "functions": Command("functions", "FunctionsOptions"),
+    "by-hand": Command("by_hand.targets", "ByHandOptions"),
     "sequences": Command("sequences.driver", "SequencesOptions"),
     "virtual-replicas": Command("virtual", "VirtualOptions"),
     "table3": Command("table3", "Table3Options"),

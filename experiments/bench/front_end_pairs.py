@@ -31,7 +31,7 @@ from experiments import babi15 as babi15_experiment
 from experiments import qm9 as qm9_experiment
 from experiments.bench.ours import set_up
 from experiments.by_hand import rnn_graph
-from experiments.by_hand.act_graph import act_rnn
+from experiments.by_hand.act_graph import act_messages, act_rnn
 from experiments.by_hand.ggnn_graph import Network, ggnn_regression, ggnn_selection
 from experiments.by_hand.permutation_graph import ShuffledRows
 from experiments.by_hand.permutation_graph import permutation as permutation_graph
@@ -198,15 +198,8 @@ def _pondering(amount: Amount) -> Pair:
         for n in rng.integers(1, 10, amount.of(500))
     ]
     compiled = amp.compile(act.act_rnn(sizes), act.init(KEY, sizes), act.spec(sizes))
-
-    def columns(one: Mapping[str, Any]) -> Any:
-        n, zero = len(one["x"]), np.zeros(1, np.int64)
-        start = amp.messages(np.zeros((1, 128), np.float32), t=zero, length=[n], step=zero, more=zero)
-        return {"x": amp.messages(one["x"], t=np.arange(n), length=np.full(n, n)), "s0": start, "label": one["label"]}
-
     settings = Settings(max_active_keys=64, min_update_interval=512, max_dispatch_size=512, policy="wavefront")
-    adapter = lambda: InstanceList([columns(one) for one in plain])
-    return Pair(act_rnn(sizes), adapter, compiled, lambda: plain, settings, optax.adam(1e-3))
+    return Pair(act_rnn(sizes), lambda: act_messages(plain, 128), compiled, lambda: plain, settings, optax.adam(1e-3))
 
 
 def alike(graph: Graph, other: Graph) -> Graph:

@@ -6,8 +6,14 @@ to the host.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
 import ampjax as amp
 from ampjax.ir.graph import Graph
+from ampjax.ir.instances import InstanceList
 from ampjax.models.act import Ponder
 from ampjax.models.layers.losses import labelled_cross_entropy
 
@@ -49,3 +55,19 @@ def act_rnn(ponder: Ponder, replicas: int = 1) -> Graph:
         amp.sink("logits", logits)
         amp.loss("xent", labelled_cross_entropy, join=("instance",))(logits, label)
     return graph
+
+
+def act_messages(plain: Sequence[Mapping[str, Any]], hidden: int) -> InstanceList:
+    """Makes the instances of `act_rnn`.
+
+    Args:
+      plain: Instances as `ampjax.models.act` takes them: `x` `[t, E]` and `label`.
+      hidden: Features of the state.
+    """
+
+    def columns(one: Mapping[str, Any]) -> Any:
+        n, zero = len(one["x"]), np.zeros(1, np.int64)
+        start = amp.messages(np.zeros((1, hidden), np.float32), t=zero, length=[n], step=zero, more=zero)
+        return {"x": amp.messages(one["x"], t=np.arange(n), length=np.full(n, n)), "s0": start, "label": one["label"]}
+
+    return InstanceList([columns(one) for one in plain])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -22,8 +21,12 @@ from experiments.staleness.pictures import heat_map
 from experiments.staleness.remedies import REMEDIES
 
 Workload = Literal["quadratic", "quadratic-2", "lists", "lm"]
-RATES = {"quadratic": 10.0 ** np.arange(-3.5, 0.3, 0.25), "lm": (3e-3, 1e-2), "lists": (3e-3, 1e-2)}
-STEPS = {"quadratic": 400, "lm": 150, "lists": 100}
+RATES = {
+    "quadratic": 10.0 ** np.arange(-3.5, 0.3, 0.25),
+    "lm": 10.0 ** np.arange(-3.5, -1.4, 0.5),
+    "lists": (1e-3, 3e-3, 1e-2),
+}
+STEPS = {"quadratic": 400, "lm": 150, "lists": 500}
 TITLES = {
     "quadratic": "Quadratic of 20 rows",
     "quadratic-2": "Quadratic of 2 rows",
@@ -36,7 +39,7 @@ TITLES = {
 class StalenessOptions:
     """Trains with gradients that are 0, 1, 2, ... updates late, with each remedy, and compares the final losses.
 
-    The learning rate is tuned separately for each remedy and delay, on a grid: on the quadratics with all seeds, elsewhere with the first one. The records of a remedy are written when it ends.
+    The learning rate is tuned separately for each remedy and delay, on a grid, with all seeds. The records of a remedy are written when it ends.
 
     Args:
       workload: `quadratic` (20 rows) and `quadratic-2`, turned against the axes; `lists`: list reduction in AMP, each node delayed; `lm`: a
@@ -104,64 +107,28 @@ def table_of(records: Sequence[dict[str, Any]], angle: float) -> dict[tuple[str,
     return {cell: statistics.median(losses) for cell, losses in cells.items()}
 
 
-def tuned(
-    run: Callable[[float, int], float], rates: Sequence[float], seeds: Sequence[int]
-) -> tuple[float, list[float]]:
-    """The learning rate that is best with the first seed, and every seed's loss with it.
-
-    Args:
-      run: From a learning rate and a seed to a loss; what is not finite has diverged.
-      rates: Learning rates.
-      seeds: Seeds.
-    """
-
-    def loss(rate: float, seed: int) -> float:
-        found = run(rate, seed)
-        return found if math.isfinite(found) else math.inf
-
-    first = {rate: loss(rate, seeds[0]) for rate in rates}
-    best = min(first, key=lambda rate: first[rate])
-    return best, [first[best], *(loss(best, seed) for seed in seeds[1:])]
-
-
 def _cell(options: StalenessOptions, workload: Workload, remedy: str, delay: int) -> list[dict[str, Any]]:
-    """A remedy at a delay: a record for each seed, and angle."""
+    """A remedy at a delay: a record for each seed, and angle, with the learning rate whose median over seeds is best."""
     kind = workload.split("-")[0]
     steps, rates = options.steps or STEPS[kind], [float(rate) for rate in RATES[kind]]
-    common = {"experiment": "staleness", "workload": workload, "remedy": remedy, "delay": delay, "steps": steps}
     late = RandomDelay.uniform(2 * delay) if options.varying else delay
-    common = {**common, "varying": options.varying}
+    common = {"experiment": "staleness", "workload": workload, "remedy": remedy, "delay": delay, "steps": steps}
+    own: list[dict[str, Any]] = [{**common, "varying": options.varying}]
+    runs: dict[str, Any] = {"rates": rates, "seeds": options.seed, "steps": steps}
     if kind == "quadratic":
+        own = [{**own[0], "noise": options.noise, "angle": angle} for angle in options.angle]
         n = 2 if workload == "quadratic-2" else 20
-        found = quadratic.grid(
-            remedy,
-            late,
-            n,
-            angles=options.angle,
-            rates=rates,
-            seeds=options.seed,
-            steps=steps,
-            noise=options.noise,
-        )
-        best = np.median(found, -1).argmin(-1)
-        return [
-            {
-                **common,
-                "noise": options.noise,
-                "angle": angle,
-                "seed": seed,
-                "rate": rates[best[i]],
-                "loss": float(found[i, best[i], k]),
-            }
-            for i, angle in enumerate(options.angle)
-            for k, seed in enumerate(options.seed)
-        ]
-    if workload == "lm":
-        run = language.runs(remedy, late, *language.text(options.data_dir), steps)
+        found = quadratic.grid(remedy, late, n, angles=options.angle, noise=options.noise, **runs)
+    elif kind == "lm":
+        found = language.grid(remedy, late, *language.text(options.data_dir), **runs)[None]
     else:
-        run = lists.runs(remedy, late, steps)
-    rate, losses = tuned(run, rates, options.seed)
-    return [{**common, "seed": s, "rate": rate, "loss": loss} for s, loss in zip(options.seed, losses, strict=True)]
+        found = lists.grid(remedy, late, **runs)[None]
+    best = np.median(found, -1).argmin(-1)
+    return [
+        {**record, "seed": seed, "rate": rates[best[i]], "loss": float(found[i, best[i], k])}
+        for i, record in enumerate(own)
+        for k, seed in enumerate(options.seed)
+    ]
 
 
 def _table(workload: str, table: dict[tuple[str, int], float], delays: Sequence[int]) -> Any:

@@ -2,48 +2,85 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+import functools
+import warnings
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 
 import ampjax as amp
 from ampjax.data.list_reduction import Buckets, splits
-from ampjax.models.rnn import list_reduction_rnn
+from ampjax.ir.instances import Instances
+from ampjax.models.rnn import init, list_reduction_rnn
 from ampjax.optim import RandomDelay, trained_params
+from ampjax.train.history import Epoch
 from experiments.staleness.remedies import REMEDIES
 
-HIDDEN, BATCH, N_TRAIN, N_VALID = 32, 50, 1000, 500
+HIDDEN, BATCH, N_TRAIN, N_VALID = 32, 50, 5000, 500
+LAST_EPOCHS = 3
 
 
-def runs(remedy: str, delay: int | RandomDelay, steps: int) -> Callable[[float, int], float]:
-    """A function from a learning rate and a seed to what a run comes to.
+def grid(remedy: str, delay: int | RandomDelay, *, rates: Any, seeds: Any, steps: int) -> np.ndarray:
+    """What runs come to, for all learning rates and seeds, one after the other.
 
-    One bucket of sequences is in flight and every node updates after it, so nothing is stale but what `delayed` makes so.
+    One bucket of sequences is in flight and every node updates after it, so nothing is stale but what `delayed` makes so. The learning rate
+    is a number in the optimizer's state, so all runs share their kernels.
 
     Args:
       remedy: By its name.
       delay: In a node's updates.
+      rates: Learning rates, before the remedy's own scale.
+      seeds: Of parameters, sequences and their order.
       steps: Updates of a node at least; epochs are whole.
 
     Returns:
-      The function: the validation loss at the end, of the parameters that are trained; infinity where they are not finite.
+      The mean validation loss after the last three epochs, of the parameters that are trained, `[rates, seeds]`; inf where it diverged.
     """
     made = REMEDIES[remedy]
+    tx = optax.inject_hyperparams(lambda rate: made.delayed(rate * made.scale, delay, steps))(rate=0.0)
+    return np.array([[_run(tx, rate, seed, steps) for seed in seeds] for rate in rates])
 
-    def run(rate: float, seed: int) -> float:
-        model = list_reduction_rnn(HIDDEN, BATCH, seed=seed)
-        train, valid = (model.data(Buckets(data, BATCH)) for data in splits(N_TRAIN, N_VALID, seed))
-        epochs = -(-steps // len(train))
-        tx = made.delayed(rate * made.scale, delay, epochs * len(train))
-        trainer = amp.Trainer(model.graph, tx, mode="sync", seed=seed)
-        trainer.fit(train, epochs=epochs, progress=False)
-        states = trainer.session.executor.store.opt_state
-        params = {node: trained_params(states[node], own) for node, own in trainer.params.items()}
-        if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(params)):
-            return math.inf
-        trainer.set_params(params)
-        return trainer.evaluate(valid)["loss"]
 
-    return run
+def _run(tx: Any, rate: float, seed: int, steps: int) -> float:
+    """What a run comes to."""
+    train, valid = _data(seed)
+    params = init(jax.random.key(seed), HIDDEN)
+    trainer = amp.Trainer(_model().graph, tx, params=params, mode="sync", seed=seed)
+    states = trainer.session.executor.store.opt_state
+    for state in states.values():
+        state.hyperparams["rate"] = jnp.float32(rate)
+    epochs, losses = -(-steps // len(train)), []
+
+    def judge(trainer: amp.Trainer, epoch: Epoch) -> None:
+        if epoch.epoch > epochs - LAST_EPOCHS:
+            losses.append(_loss(trainer, valid))
+
+    with warnings.catch_warnings(category=RuntimeWarning, action="ignore"):  # of losses that are not finite
+        trainer.fit(train, epochs=epochs, callbacks=[judge], progress=False)
+    return float(np.mean(losses))
+
+
+def _loss(trainer: amp.Trainer, valid: Instances) -> float:
+    """The validation loss of the parameters that are trained."""
+    run_at, states = trainer.params, trainer.session.executor.store.opt_state
+    trained = {node: trained_params(states[node], own) for node, own in run_at.items()}
+    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(trained)):
+        return np.inf
+    trainer.set_params(trained)
+    loss = trainer.evaluate(valid)["loss"]
+    trainer.set_params(run_at)
+    return loss if np.isfinite(loss) else np.inf
+
+
+@functools.cache
+def _model() -> amp.Compiled:
+    return list_reduction_rnn(HIDDEN, BATCH)
+
+
+@functools.cache
+def _data(seed: int) -> list[Instances]:
+    """Training and validation buckets."""
+    return [_model().data(Buckets(part, BATCH)) for part in splits(N_TRAIN, N_VALID, seed)]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from ampjax.errors import SettingsError
-from experiments.staleness import board, language, quadratic
-from experiments.staleness.board import StalenessOptions, table_of, tuned
+from experiments.staleness import board, language, lists, quadratic
+from experiments.staleness.board import StalenessOptions, table_of
 from experiments.staleness.pictures import heat_map
 from experiments.staleness.remedies import REMEDIES
 
@@ -49,11 +49,12 @@ def test_a_transformer_sees_no_later_characters():
     assert abs(before[0, 10:] - after[0, 10:]).max() > 1e-3
 
 
-def test_the_best_learning_rate_of_the_first_seed_is_taken():
-    def run(rate, seed):
-        return math.nan if rate > 1 else abs(rate - 0.5) + seed
-
-    assert tuned(run, (0.1, 0.4, 2.0), (0, 1)) == (0.4, [pytest.approx(0.1), pytest.approx(1.1)])
+def test_the_learning_rate_with_the_best_median_is_taken(tmp_path, monkeypatch):
+    found = np.array([[0.1, 3.0, 3.0], [2.0, np.inf, 1.0], [4.0, 4.0, 4.0]])
+    monkeypatch.setattr(lists, "grid", lambda *_, rates, **__: found)
+    records = board.main(StalenessOptions(workload=("lists",), delay=(0,), remedy=("adam",), out=tmp_path))
+    assert [(record["seed"], record["loss"]) for record in records] == [(0, 2.0), (1, math.inf), (2, 1.0)]
+    assert {record["rate"] for record in records} == {board.RATES["lists"][1]}
 
 
 def test_the_command_writes_a_record_for_each_run(tmp_path, monkeypatch):
