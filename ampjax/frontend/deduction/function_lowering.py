@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import GraphError
@@ -15,8 +13,9 @@ from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.deduction.clusters import OUTSIDE, Cluster, Clusters
 from ampjax.frontend.deduction.equations import Atom, Equation, Equations, Known, Name, flatten, needed
 from ampjax.frontend.deduction.index_spaces import Column, Region
+from ampjax.frontend.deduction.joined_choices import joined, numbers_of
 from ampjax.frontend.deduction.node_bodies import LossPart, NodeNote
-from ampjax.frontend.deduction.numpy_equations import numpy_results
+from ampjax.frontend.deduction.opened_functions import constant_results
 from ampjax.frontend.deduction.summands import summands
 from ampjax.frontend.deduction.values import (
     Computed,
@@ -52,6 +51,7 @@ class FunctionLowering:
         self.losses: dict[Name, list[tuple[Value, ...]]] = {}
         self.element_losses: dict[Name, list[tuple[Value, ...]]] = {}
         self.of_losses: dict[Atom, Any] = {}
+        self.choosers: dict[Atom, Equation] = {}
 
     def lower(self, wanted: Wanted) -> list[Any]:
         """Lowers it; see `Lowering.run`."""
@@ -60,7 +60,8 @@ class FunctionLowering:
             self._loss_terms(self.results[i], weights)
         read = [atom for i, atom in enumerate(self.results) if i in wanted.values and isinstance(atom, Name)]
         outside = {*read, *self.losses}
-        kept = needed(late, [*outside, *self.element_losses])
+        kept = joined(needed(late, [*outside, *self.element_losses]), self._is_computed)
+        self.choosers = {atom: each for each in kept for atom in numbers_of(each)}
         clusters = self._clusters(kept, self._of_losses(kept, read))
         order = clusters.in_order(outside)
         readers = clusters.readers()
@@ -147,11 +148,7 @@ class FunctionLowering:
             return True
         self._refuse_sequences(equation, values)
         leaves = leaves_of(values)
-        is_computed = (
-            equation.draws
-            or equation.reads is not None
-            or any(value is None or isinstance(value, Computed) for value in values)
-        )
+        is_computed = equation.draws or equation.reads is not None or any(map(self._is_computed, equation.inputs))
         if is_computed or (leaves and any(isinstance(value, Static) for value in values)):
             return False
         self._early(equation, values, leaves)
@@ -214,6 +211,11 @@ class FunctionLowering:
         self.of_losses = {name: LossPart(note, number) for number, name in enumerate(results)}
         self.env |= {name: self.of_losses[name] for name in results if name not in static}
 
+    def _is_computed(self, atom: Atom) -> bool:
+        """Whether a value comes in a message."""
+        value = self._known(atom)
+        return value is None or isinstance(value, Computed)
+
     def _known(self, atom: Atom) -> Value | None:
         return Constant(atom.value) if isinstance(atom, Known) else self.env.get(atom)
 
@@ -248,13 +250,8 @@ class FunctionLowering:
             for i, name in enumerate(equation.outputs):
                 self.env[name] = Static(_Part(whole, i))
         else:
-            operands = [value.value for value in values]
-            results: Sequence[Any] | None = numpy_results(equation.source, operands)
-            if results is None:
-                with jax.ensure_compile_time_eval():
-                    results = bind(equation.source, operands)
-            for name, result in zip(equation.outputs, results, strict=True):
-                self.env[name] = Constant(np.asarray(result) if not _is_key(result) else result)
+            results = constant_results(equation.source, [value.value for value in values])
+            self.env |= {name: Constant(result) for name, result in zip(equation.outputs, results, strict=True)}
 
     # -- clusters
 
@@ -295,7 +292,7 @@ class FunctionLowering:
         names: list[list[Name]] = [list(b) for b in bundles]  # type: ignore[arg-type]
         rest = [name for name in own if not any(name in bundle for bundle in names)]
         reads = self._reads(steps)
-        names += together(rest, lambda name: {name} if name in reads else readers_of(name))
+        names += together(rest, lambda name: {self.choosers.get(name, name)} if name in reads else readers_of(name))
         flat = [name for bundle in names for name in bundle]
         values = [self.env[name] for name in roots]
         leaves, maker = leaves_of(values), self._maker_of(cluster)
@@ -422,7 +419,3 @@ def _of_params(equation: Equation, values: Sequence[Any], number: int) -> Callab
         return bind(equation.source, operands)[number]
 
     return compute
-
-
-def _is_key(value: Any) -> bool:
-    return jnp.issubdtype(getattr(value, "dtype", np.dtype(np.float32)), jax.dtypes.prng_key)
