@@ -57,17 +57,19 @@ class SpaceMessages:
           outer: The messages there.
         """
         if len(outer.rows) == 1:  # the most frequent case
-            n = int(self._sizes[outer.rows[0]])
+            row = outer.rows.item()
+            n = self._sizes.item(row)
             numbers = np.arange(n)
-            rows = numbers + self._starts[outer.rows[0]]
+            rows = numbers + self._starts.item(row)
         else:
             n = self._sizes.take(outer.rows)
             ends = n.cumsum()
             numbers = np.arange(ends[-1] if len(ends) else 0)
             numbers -= (ends - n).repeat(n)
             rows = numbers + self._starts.take(outer.rows).repeat(n)
-        around = {name: values.repeat(n) for name, values in outer.fields.items()}
-        return ChosenMessages(outer.instance.repeat(n), rows, {**around, self._index: numbers, **self._own(rows)})
+        fields = {name: values.repeat(n) for name, values in outer.fields.items()}
+        fields[self._index] = numbers
+        return ChosenMessages(outer.instance.repeat(n), rows, fields | self._own(rows))
 
     def _own(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         fields = {name: column.take(rows) for name, column in self._facts.items()}

@@ -114,6 +114,10 @@ class Call:
     line: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    def content(self) -> Any:
+        """What it computes, whatever lines it comes from, for `ampjax.jaxprs.content`."""
+        return self.kind, tuple(function.jaxpr for function in self.functions), tuple(self.n_closed), dict(self.options)
+
 
 @contextmanager
 def tracing() -> Iterator[Dimensions]:

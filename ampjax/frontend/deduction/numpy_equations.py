@@ -10,7 +10,7 @@ import numpy as np
 _SAME: Mapping[str, Callable[..., np.ndarray]] = {
     "add": np.add,
     "and": np.bitwise_and,
-    "clamp": lambda least, x, most: np.minimum(np.maximum(x, least), most),
+    "clamp": lambda least, x, most: np.clip(x, least, most),
     "eq": np.equal,
     "ge": np.greater_equal,
     "gt": np.greater,

@@ -44,7 +44,7 @@ class Opened:
     def folded(self) -> Opened:
         """What is left of it where variables are constants: what follows from these is known, and what only adds zero is left out.
 
-        A product with zeros is zero here, also where the other factor is not finite.
+        A product with zeros is zero here, also where the other factor is not finite. Functions made with `amp.node` are equations like others.
         """
         known: dict[Name, Atom] = {
             name: Known(value.value) for name, value in self.values.items() if isinstance(value, Constant)
@@ -54,12 +54,20 @@ class Opened:
         def read(atom: Atom) -> Atom:
             return known.get(atom, atom) if isinstance(atom, Name) else atom
 
-        for equation in self.equations:
-            inputs = tuple(map(read, equation.inputs))
-            if (results := _folded(equation, inputs)) is None:
-                left.append(replace(equation, inputs=inputs))
-            else:
-                known |= dict(zip(equation.outputs, results, strict=True))
+        def fold(equations: Sequence[Equation]) -> None:
+            for equation in equations:
+                inputs = tuple(map(read, equation.inputs))
+                if equation.call is not None and equation.call.kind == "node":
+                    (function,) = equation.call.functions
+                    inside, results = flatten(function, dict(zip(function.variables, inputs, strict=True)))
+                    fold(inside)
+                    known.update(zip(equation.outputs, map(read, results), strict=True))
+                elif (folded := _folded(equation, inputs)) is None:
+                    left.append(replace(equation, inputs=inputs))
+                else:
+                    known.update(zip(equation.outputs, folded, strict=True))
+
+        fold(self.equations)
         return Opened(left, [read(atom) for atom in self.results], self.values)
 
 

@@ -37,10 +37,13 @@ def first_round(
     if wanted.losses or not region.is_known or not all(isinstance(value, Constant) for value in init):
         return None
     body, needed = opened(step, [*closed, *init, *rows]), [*range(len(init)), *wanted.values]
-    if any(equation.call is not None or equation.reads is not None for equation in body.equations):
+    kinds = {
+        "read" if equation.reads is not None else equation.call and equation.call.kind for equation in body.equations
+    }
+    if not kinds <= {None, "node"} or not body.needs_params(needed):
         return None
     first = body.folded()
-    return first if body.needs_params(needed) and not first.needs_params(needed) else None
+    return None if first.needs_params(needed) else first
 
 
 def begun_apart(

@@ -32,9 +32,9 @@ def switches(low: Lowering, call: Call, operands: Sequence[Value], region: Regio
     fields = [
         region.space.fact(f"{field}_{i}", None, f"which function is chosen, number {i} ({call.line})") for i in range(k)
     ]
-    sizes = low.same_column((region.space, k), region.space, lambda data: np.full(region.space.n_rows(data), k))
-    visits = region.space.along(name, sizes)
+    visits = region.space.along(name, None)
     places, index = region.within(visits), visits.index
+    visits.meanings[index] = f"which of the {k} choices ({call.line})"
     guards = [Guard(field, i, None) for i in range(len(given))]
     choice = alone(low, read, region, call)
 
@@ -48,7 +48,9 @@ def switches(low: Lowering, call: Call, operands: Sequence[Value], region: Regio
         sent, called = route_by(low, flow, choice, fields, assume, call), low.draft.name(name)
 
         def copies() -> Wire:
-            return ragged_builders.flatmap(built(sent), lambda s: k, lambda s, i: s.replace(**{index: i}), name=called)
+            facts = dict.fromkeys(visits.facts, 0)
+            turn = lambda s, i: s.replace(**facts, **{index: i})
+            return ragged_builders.flatmap(built(sent), lambda s: k, turn, name=called)
 
         each = low.draft.control(places, flow.types, copies)
         return low.draft.split(each, chosen, [places.where(guard) for guard in guards], word)
