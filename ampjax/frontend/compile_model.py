@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, overload
 
@@ -96,6 +97,7 @@ class Compiled:
             with in_users_words(f"parameters: {_keys(params)}; spec: {_keys(spec)}"):
                 whole = (lambda own, one: model({**own, **tables}, one)) if tables else model
                 function, constants, results = trace(whole, types, instance)
+                function = replace(function, called="")  # not the variable for the compiled model
             refuse_leaks(function.jaxpr, constants)
             metrics = _metrics_of(function, results)
             low.draft.reserve([c.options["name"] for c in calls(function.jaxpr) if c.kind == "node"])

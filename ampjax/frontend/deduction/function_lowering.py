@@ -15,7 +15,7 @@ from ampjax.frontend.deduction.equations import Atom, Equation, Equations, Known
 from ampjax.frontend.deduction.index_spaces import Column, Region
 from ampjax.frontend.deduction.joined_choices import joined, numbers_of
 from ampjax.frontend.deduction.node_bodies import LossPart, NodeNote
-from ampjax.frontend.deduction.opened_functions import constant_results
+from ampjax.frontend.deduction.opened_functions import Opened, constant_results
 from ampjax.frontend.deduction.summands import summands
 from ampjax.frontend.deduction.values import (
     Computed,
@@ -39,15 +39,12 @@ if TYPE_CHECKING:
 class FunctionLowering:
     """One function that is being lowered in one place."""
 
-    def __init__(
-        self, lowering: Lowering, region: Region, env: dict[Name, Value], equations: list[Equation], results: list[Atom]
-    ):
-        self.lowering, self.region, self.env = lowering, region, env
-        self.results = results
-        self.equations = equations
-        self.makers = {name: equation for equation in equations for name in equation.outputs}
+    def __init__(self, lowering: Lowering, region: Region, function: Opened):
+        self.lowering, self.region, self.env = lowering, region, dict(function.values)
+        self.equations, self.results, self.called = function.equations, function.results, function.called
+        self.makers = {name: equation for equation in self.equations for name in equation.outputs}
         self.statics: dict[Name, Equation] = {}
-        self.n_uses = Counter(atom for equation in equations for atom in equation.inputs) + Counter(results)
+        self.n_uses = Counter(atom for equation in self.equations for atom in equation.inputs) + Counter(self.results)
         self.losses: dict[Name, list[tuple[Value, ...]]] = {}
         self.element_losses: dict[Name, list[tuple[Value, ...]]] = {}
         self.of_losses: dict[Atom, Any] = {}
@@ -298,7 +295,7 @@ class FunctionLowering:
         leaves, maker = leaves_of(values), self._maker_of(cluster)
         ends = np.cumsum([len(bundle) for bundle in names]).tolist()
         note = NodeNote(
-            name=cluster.equations[-1].function or self.region.space.dimension or "node",
+            name=cluster.equations[-1].function or self.called or self.region.space.dimension or "node",
             region=self.region,
             inputs=values,
             types=[name.aval for name in roots],

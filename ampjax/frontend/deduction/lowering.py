@@ -81,7 +81,7 @@ class Lowering:
 
     def run_opened(self, function: Opened, region: Region, wanted: Wanted) -> list[Any]:
         """Lowers a function's equations; see `run`."""
-        return FunctionLowering(self, region, dict(function.values), function.equations, function.results).lower(wanted)
+        return FunctionLowering(self, region, function).lower(wanted)
 
     def call(self, equation: Equation, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
         """Lowers a combinator.

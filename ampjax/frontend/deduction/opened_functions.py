@@ -25,11 +25,13 @@ class Opened:
       equations: Its equations, in order.
       results: What it returns.
       values: What its variables are.
+      called: The user's name for what it gives; empty if it has none.
     """
 
     equations: list[Equation]
     results: list[Atom]
     values: Mapping[Name, Value]
+    called: str = ""
 
     def needs_params(self, results: Iterable[int]) -> bool:
         """Whether some results need the model's parameters.
@@ -68,7 +70,7 @@ class Opened:
                     known.update(zip(equation.outputs, folded, strict=True))
 
         fold(self.equations)
-        return Opened(left, [read(atom) for atom in self.results], self.values)
+        return replace(self, equations=left, results=[read(atom) for atom in self.results])
 
 
 def opened(function: Traced, values: Sequence[Value]) -> Opened:
@@ -80,7 +82,7 @@ def opened(function: Traced, values: Sequence[Value]) -> Opened:
     """
     atoms = {variable: Name(variable.aval) for variable in function.variables}
     equations, results = flatten(function, atoms)
-    return Opened(equations, results, dict(zip(atoms.values(), values, strict=True)))
+    return Opened(equations, results, dict(zip(atoms.values(), values, strict=True)), function.called)
 
 
 def constant_results(source: Any, values: Sequence[Any]) -> list[Any]:
