@@ -319,8 +319,7 @@ def route_by(
 def _merged(
     low: Lowering, call: Call, results: Sequence[Sequence[Any]], guards: Sequence[Guard], region: Region, wanted: Wanted
 ) -> list[Any]:
-    types = [variable.aval for variable in call.functions[0].jaxpr.outvars]
-    return merged(low, types, call.options["word"], call.line, results, guards, region, wanted)
+    return merged(low, call.results, call.options["word"], call.line, results, guards, region, wanted)
 
 
 def merged(
