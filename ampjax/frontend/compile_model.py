@@ -36,6 +36,7 @@ from ampjax.frontend.rules import (
     report_rules,
     sequence_rules,
     tree_rules,
+    while_rules,
 )
 from ampjax.ir.graph import Graph
 from ampjax.jaxprs.primitives import shape_text
@@ -57,7 +58,7 @@ _RULES = {
     "switch": branch_rules.switch,
     "switches": joined_choice_rules.switches,
     "look_up": embedding_rules.look_up,
-    "while": branch_rules.while_loop,
+    "while": while_rules.while_loop,
     "fold": tree_rules.fold,
     "scan_tree": tree_rules.scan,
     "recurse": recursion_rules.recurse,

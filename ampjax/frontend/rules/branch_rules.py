@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -11,13 +10,11 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import Call, Traced
-from ampjax.frontend.deduction.equations import calls
 from ampjax.frontend.deduction.graph_draft import built
 from ampjax.frontend.deduction.index_spaces import Column, Guard, Region
 from ampjax.frontend.deduction.lowering import Lowering, by_dtype
 from ampjax.frontend.deduction.node_bodies import NodeNote, as_it_is
 from ampjax.frontend.deduction.values import Computed, Constant, Elements, Flow, Static, Value, Wanted
-from ampjax.frontend.rules.loops import leave
 from ampjax.ir.builders import control_builders
 from ampjax.ir.state import State
 
@@ -40,106 +37,19 @@ def switch(low: Lowering, call: Call, operands: Sequence[Value], region: Region,
         inputs = routed(low, call.functions, given, guards, call.options["word"], call.line)
     elif isinstance(index, Computed) and index.was_read is not None:
         guards = [Guard(field, i, None) for i in range(len(given))]
-        inputs = _routed_by_value(low, call, given, guards, region, index)
+        inputs = routed_by_value(low, call, given, guards, region, index)
     else:
         raise unread(call)
     results = []
     for function, values, guard in zip(call.functions, inputs, guards, strict=True):
         results.append(low.run(function, values, region.where(guard), Wanted(wanted.values, groups=wanted.groups)))
-    return _merged(low, call, results, guards, region, wanted)
+    return merged(low, call.results, call.options["word"], call.line, results, guards, region, wanted)
 
 
 def unread(call: Call) -> GraphError:
     """The error of a choice by a value that is not read back."""
     fix = "Say that it is to be read back: `amp.read(...)`."
     return GraphError(call.line, "a choice that follows from the instance", "one that depends on parameters", fix)
-
-
-def while_loop(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
-    """A loop that reads a value to know whether it goes on. The test stands at the end of each round; the first one is a choice before it."""
-    (test, turn, same), (n_test, n_turn, _) = call.functions, call.n_closed
-    closed, init = list(operands[n_test : n_test + n_turn]), list(operands[n_test + n_turn :])
-    asked = [*operands[:n_test], *init]
-    (answer,) = low.run(test, asked, region, Wanted({0}))
-    if isinstance(answer, Constant):
-        return _rounds(low, call, closed, init, region, wanted) if answer.value else init
-    if isinstance(answer, Static) and any(used.kind == "read" for used in calls(test.jaxpr)):
-        (known,) = low.packed([answer], [test.jaxpr.outvars[0].aval], region, "while", call.line)
-        answer = replace(known, was_read=1)  # the first round follows from the instance, the others need not
-    answer = replace(_require_read(answer, call), was_read=1)  # as many rounds are assumed as there can be
-    field = low.number("if")
-    guards = [Guard(field, value, None) for value in (0, 1)]
-    functions = replace(call, functions=(same, turn))
-    ended, goes = _routed_by_value(low, functions, [init, [*closed, *init]], guards, region, answer)
-    after = _rounds(low, call, goes[:n_turn], goes[n_turn:], region.where(guards[1]), wanted)
-    return _merged(low, call, [ended, after], guards, region, wanted)
-
-
-def _rounds(
-    low: Lowering, call: Call, closed: Sequence[Value], init: Sequence[Value], region: Region, wanted: Wanted
-) -> list[Any]:
-    """A loop that begins with a round. What the rounds close over is carried along; what only the test reads is not."""
-    turn, n, most = call.functions[1], len(call.results), call.options["most"]
-    given = [*closed, *(_if_read(value, v, turn) for value, v in zip(init, turn.variables[len(closed) :], strict=True))]
-    carried = [
-        i
-        for i, (value, variable) in enumerate(zip(given, turn.variables, strict=True))
-        if (i >= len(closed) and i - len(closed) in wanted.values)
-        or (variable in turn.used and (i >= len(closed) or _must_be_carried(value, call)))
-    ]
-    carried = carried or [len(closed)]  # something must go around
-    types = [turn.variables[i].aval for i in carried]
-    space = region.space.along(low.number("round"), None)
-    inner, name, index = region.within(space), space.dimension, space.index
-    field = space.fact(low.number("go_on"), None, f"whether the loop goes on ({call.line})")
-    is_new = [i >= len(closed) for i in carried]
-    groups = [[k for k in group if is_new[k] == new] for new in (False, True) for group in by_dtype(types)]
-    groups = [group for group in groups if group]
-    loops, places = [], dict(enumerate(given))
-    for group in groups:
-        start = low.pack(
-            [given[carried[k]] for k in group], [types[k] for k in group], region, f"{name}/init", call.line
-        )
-        start = low.draft.fresh(start, f"{name}/init", call.line)
-        begin = lambda s: s.replace(**dict.fromkeys(space.facts, 0), **{index: 0})
-        first = low.draft.relabel(start, inner, begin, f"{name}/first", True)
-        loop = low.draft.loop(inner, start.types, name, is_fresh=True)
-        loops.append((first, loop))
-        places |= {carried[k]: Computed(loop, part) for part, k in enumerate(group)}
-    needed = {carried[k] - len(closed) for k in range(len(carried)) if is_new[k]}
-    together = [[carried[k] - len(closed) for k in group] for group in groups if is_new[group[0]]]
-    low.draft.anchors[inner] = loops[0][1]
-    results = low.run(turn, [places[i] for i in range(len(given))], inner, Wanted(needed | {n}, groups=together))
-    _require_read(results[n], call)
-    choice = alone(low, [results[n]], inner, call)
-    goes_on = lambda s: getattr(s, index) + 1 < most
-    final: dict[int, Computed] = {}
-    for group, (first, loop) in zip(groups, loops, strict=True):
-        kinds = [types[k] for k in group]
-        after = [results[carried[k] - len(closed)] if is_new[k] else places[carried[k]] for k in group]
-        flow = low.draft.fresh(low.pack(after, kinds, inner, f"{name}/carry", call.line), name, call.line)
-        flow = route_by(low, flow, choice, [field], lambda s: goes_on(s).astype(np.int64), call)
-        again, out = low.draft.split(
-            flow, lambda s: (getattr(s, field) == 1) & goes_on(s), [inner, inner], f"{name}/again"
-        )
-        step = lambda s: s.replace(**{index: getattr(s, index) + 1})
-        low.draft.close_loop(loop, first, low.draft.relabel(again, inner, step, f"{name}/next", True))
-        if is_new[group[0]]:
-            left = leave(low, out, space, region, f"{name}/leave")
-            final |= {carried[k] - len(closed): Computed(left, part) for part, k in enumerate(group)}
-    return [final.get(i) if i in wanted.values else None for i in range(n)]
-
-
-def _if_read(value: Value, variable: Any, turn: Traced) -> Value:
-    """What a round begins with; nothing of it where no round reads it, since it may not have been sent to where rounds are made."""
-    return value if variable in turn.used else Constant(np.zeros(variable.aval.shape, variable.aval.dtype))
-
-
-def _require_read(answer: Any, call: Call) -> Computed:
-    if not isinstance(answer, Computed) or answer.was_read is None:
-        fix = "Read what it depends on with `amp.read`; for a number of rounds that the instance says, use `amp.fori_loop`."
-        raise GraphError(call.line, "a test of a value that is read back", "a test without `amp.read`", fix)
-    return answer
 
 
 def routed(
@@ -193,7 +103,7 @@ def routed(
     return inputs
 
 
-def _routed_by_value(
+def routed_by_value(
     low: Lowering,
     call: Call,
     given: Sequence[Sequence[Value]],
@@ -201,7 +111,19 @@ def _routed_by_value(
     region: Region,
     index: Computed,
 ) -> list[list[Value]]:
-    """What each branch gets where a value that was read chooses."""
+    """What each branch gets where a value that was read chooses.
+
+    Args:
+      low: The lowering.
+      call: The choice.
+      given: What the variables of each branch are.
+      guards: For each branch, where it is chosen.
+      region: Where the choice is made.
+      index: What chooses.
+
+    Returns:
+      What the variables of each branch are where it is chosen.
+    """
     field = region.space.fact(guards[0].field, None, f"which function is chosen ({call.line})")
     choice = alone(low, [index], region, call)
 
@@ -235,7 +157,7 @@ def sent_along(
     types: list[Any] = []
     for values, function in zip(given, call.functions, strict=True):
         for value, variable in zip(values, function.variables, strict=True):
-            if variable in function.used and _must_be_carried(value, call) and not any(value is v for v in needed):
+            if variable in function.used and must_be_carried(value, call) and not any(value is v for v in needed):
                 needed.append(value)
                 types.append(variable.aval)
     if not needed:
@@ -275,7 +197,16 @@ def _always(choice: int | None) -> Callable[[State], Any]:
     return lambda s: np.full(len(s), choice or 0)
 
 
-def _must_be_carried(value: Value, call: Call) -> bool:
+def must_be_carried(value: Value, call: Call) -> bool:
+    """Whether a value has to come with the message that is sent where a value that was read decides.
+
+    Args:
+      value: The value.
+      call: What decides.
+
+    Raises:
+      GraphError: If it is a sequence.
+    """
     if isinstance(value, Elements):
         fix = "Sum or take from the sequence before the choice, and use the result."
         raise GraphError(call.line, "arrays where a value that was read decides", "a sequence from outside", fix)
@@ -314,12 +245,6 @@ def route_by(
     name, join = low.draft.name("read"), flow.region.space.key or ("instance",)
     make = lambda: control_builders.route_by(built(flow), built(choice), *fields, assume=assume, join=join, name=name)
     return low.draft.control(flow.region, flow.types, make, flow.is_fresh)
-
-
-def _merged(
-    low: Lowering, call: Call, results: Sequence[Sequence[Any]], guards: Sequence[Guard], region: Region, wanted: Wanted
-) -> list[Any]:
-    return merged(low, call.results, call.options["word"], call.line, results, guards, region, wanted)
 
 
 def merged(
