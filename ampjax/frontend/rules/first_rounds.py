@@ -5,7 +5,7 @@ So a recurrent cell that begins with zeros multiplies none of them by its matrix
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -71,95 +71,93 @@ def begun_apart(
     """
     (step,), (n_closed,), k = call.functions, call.n_closed, call.options["n_carry"]
     inner, name, order = region.within(space), space.dimension, Order(space.index, space.size, call.options["reverse"])
-    guards = _guards(low, space, order.back)
-    types = [variable.aval for variable in step.jaxpr.outvars]
+    guards, types = _guards(low, space, order.back), [variable.aval for variable in step.jaxpr.outvars]
     is_read = [variable in step.used for variable in step.variables]
     at_first, at_others = _routed(low, call, values, is_read, guards, order, name)
-    wires = [
-        _Wire(low, own, inner, inner.where(guards[1]), order, name) for own in carried(values[n_closed:][:k], types[:k])
-    ]
-    for wire in wires:
-        at_others = [
-            Computed(wire.before, wire.own.members.index(i - n_closed)) if i - n_closed in wire.own.members else value
-            for i, value in enumerate(at_others)
-        ]
+    init = values[n_closed : n_closed + k]
+    wires = [_Wire(low, own, inner, guards, order, call) for own in carried(init, types[:k])]
+    carry = {i: value for wire in wires for i, value in wire.named(wire.before).items()}
+    at_others = [*at_others[:n_closed], *(carry[i] for i in range(k)), *at_others[n_closed + k :]]
     needs = Wanted({*range(k), *wanted.values}, groups=[wire.own.members for wire in wires])
     begun = replace(first, values=dict(zip(first.values, at_first, strict=True)))
     results = [
         low.run_opened(begun, inner.where(guards[0]), needs),
         low.run(step, at_others, inner.where(guards[1]), needs),
     ]
-    out: list[Any] = [None] * len(types)
-    states: dict[int, Computed] = {}
+    found: dict[int, Value] = {}
+    states: dict[int, Value] = {}
     for wire in wires:
-        flows = [
-            low.draft.fresh(
-                low.pack(
-                    [own[i] for i in wire.own.members], wire.own.types, inner.where(guard), f"{name}/{word}", call.line
-                ),
-                f"{name}/{word}",
-                call.line,
-            )
-            for own, guard, word in zip(results, guards, ("begun", "carry"), strict=True)
-        ]
-        low.draft.close_loop(wire.states, *flows)
-        states |= {i: Computed(wire.states, part) for part, i in enumerate(wire.own.members)}
-        if any(i in wanted.values for i in wire.own.members):
-            last = wire.last(low, call, values[n_closed:], region, space)
-            out = [Computed(last, wire.own.members.index(i)) if i in wire.own.members else v for i, v in enumerate(out)]
+        wire.close(low, results)
+        states |= wire.named(wire.states)
+        if wanted.values & set(wire.own.members):
+            found |= wire.named(wire.last(low, region, space))
     given = {i: _carried_too(i, states, results) for i in wanted.values if i >= k}
-    others = Wanted(
-        {i for i, state in given.items() if state is None},
-        groups=[[i for i in group if i >= k and given[i] is None] for group in wanted.groups],
-    )
+    rest = {i for i, state in given.items() if state is None}
+    others = Wanted(rest, groups=[[i for i in group if i in rest] for group in wanted.groups])
     ys = merged(low, types, name, call.line, results, guards, inner, others)
-    for i, state in given.items():
-        out[i] = Elements(space, ys[i] if state is None else state)
-    return out
+    found |= {i: Elements(space, ys[i] if state is None else state) for i, state in given.items()}
+    return [found.get(i) if i in wanted.values else None for i in range(len(types))]
 
 
 class _Wire:
-    """One wire of the carry: the states after each element, the first one's included.
+    """One wire of the carry.
 
     Args:
       low: The lowering.
       own: What the wire carries.
       inner: Where the elements are.
-      others: Where those after the first are.
+      guards: Where the loop begins, and where it goes on.
       order: The loop's order.
-      name: What new nodes are called after.
+      call: The scan.
 
     Attributes:
       own: What the wire carries.
-      states: The state after each element.
+      states: The state after each element, the first one included.
       before: For each element after the first, the state after the one before.
     """
 
-    def __init__(self, low: Lowering, own: Carried, inner: Region, others: Region, order: Order, name: str):
-        self.own, self._name = own, name
-        self.states = low.draft.loop(inner, own.types, name, is_fresh=True)
+    def __init__(self, low: Lowering, own: Carried, inner: Region, guards: Sequence[Guard], order: Order, call: Call):
+        self.own, self._name, self._line = own, inner.space.dimension, call.line
+        self._regions = [inner.where(guard) for guard in guards]
+        self.states = low.draft.loop(inner, own.types, self._name, is_fresh=True)
         self.states.is_late = False
-        self._last, more = low.draft.split(self.states, order.ends, [inner, inner], f"{name}/end")
+        self._last, more = low.draft.split(self.states, order.ends, [inner, inner], f"{self._name}/end")
 
         def go_on(s: State) -> State:
             return s.replace(**{order.index: order.after(s)})
 
-        self.before = low.draft.relabel(more, others, go_on, f"{name}/next", is_fresh=False)
+        self.before = low.draft.relabel(more, self._regions[1], go_on, f"{self._name}/next", is_fresh=False)
         self.before.is_late = True
 
-    def last(self, low: Lowering, call: Call, init: Sequence[Value], region: Region, space: IndexSpace) -> Flow:
+    def named(self, flow: Flow) -> dict[int, Value]:
+        """The parts by number in the carry, on a wire that carries them."""
+        return self.own.named(flow, None)
+
+    def close(self, low: Lowering, results: Sequence[Sequence[Any]]) -> None:
+        """Sends on what the first round and the others gave.
+
+        Args:
+          low: The lowering.
+          results: What they gave, by number in the carry.
+        """
+        flows = []
+        for own, region, word in zip(results, self._regions, ("begun", "carry"), strict=True):
+            name = f"{self._name}/{word}"
+            flow = low.pack([own[i] for i in self.own.members], self.own.types, region, name, self._line)
+            flows.append(low.draft.fresh(flow, name, self._line))
+        low.draft.close_loop(self.states, *flows)
+
+    def last(self, low: Lowering, region: Region, space: IndexSpace) -> Flow:
         """The last state of each row; where it has no elements, what the carry begins with.
 
         Args:
           low: The lowering.
-          call: The scan.
-          init: What the carry begins with.
           region: Where the loop is.
           space: The elements' space.
         """
         is_empty = low.same_column((space, "is empty"), region.space, lambda data: (space.lengths(data) == 0) * 1)
         none = region.where(Guard(f"{self._name}_is_empty", 1, is_empty))
-        start = low.pack([init[i] for i in self.own.members], self.own.types, none, f"{self._name}/init", call.line)
+        start = low.pack(self.own.init, self.own.types, none, f"{self._name}/init", self._line)
         left = leave(low, self._last, space, region, f"{self._name}/leave")
         return low.draft.merge(region, [left, start], f"{self._name}/result")
 
@@ -202,7 +200,7 @@ def _routed(
     ]
 
 
-def _carried_too(number: int, states: dict[int, Computed], results: Sequence[Sequence[Any]]) -> Computed | None:
+def _carried_too(number: int, states: Mapping[int, Value], results: Sequence[Sequence[Any]]) -> Value | None:
     """The part of the carry that is the same as what the body gave for each element, if there is one."""
     for i, state in states.items():
         if all(_is_same(own[number], own[i]) for own in results):
