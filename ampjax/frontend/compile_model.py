@@ -13,6 +13,7 @@ import numpy as np
 
 from ampjax.errors import DataError, GraphError
 from ampjax.frontend.combinators.embeddings import AnyTable
+from ampjax.frontend.combinators.structures import Stacked
 from ampjax.frontend.combinators.tracing import Traced, structure_text, trace, tracing
 from ampjax.frontend.combinators.user_errors import in_users_words, refuse_leaks
 from ampjax.frontend.deduction.equations import Name, calls, flatten
@@ -139,7 +140,7 @@ class Compiled:
             if instances.plans is not self._draft.pumps:
                 raise _not_themselves("data", "what another model's `compiled.data` gave")
             return instances
-        if isinstance(instances, PlainSource):
+        if not isinstance(instances, list | Stacked) and isinstance(instances, PlainSource):
             if labels and hasattr(instances, "reshuffle"):
                 return RedrawnInstances(instances, self.data)
             instances = instances.plain()
