@@ -182,7 +182,7 @@ class _Pumped:
           chosen: Which.
         """
         if self.row_starts is None or self.sizes is None:
-            payload = self._rows(chosen.rows) if self.is_same else self.payload.take(chosen.rows, axis=0)
+            payload = self._rows(chosen.rows) if self.is_same else chosen.of(self.payload)
             return Messages(payload, chosen.instance, chosen.fields)
         sizes = self.sizes.take(chosen.rows)
         rows = ranges(self.row_starts.take(chosen.rows), sizes)
@@ -222,6 +222,7 @@ class CompiledInstances:
                 self._regions += [region] if len(region) else []
             if len(region):  # a pump that no instance has messages for is left out
                 self._pumped.append((name, self._regions.index(region), _pumped(plan, columns)))
+        self._chosen = [(region.space, None if region.is_whole else region) for region in self._regions]
         spaces = dict.fromkeys(outer for region in self._regions for outer in reversed(region.space.around()))
         self._spaces = [
             (space, SpaceMessages(space, columns)) for space in sorted(spaces, key=lambda s: len(s.around()))
@@ -244,7 +245,7 @@ class CompiledInstances:
         for space, messages in self._spaces:
             outer = space.parent
             whole[space] = messages.of_instances(ids) if outer is None else messages.within(whole[outer])
-        chosen = [region.of(whole[region.space]) for region in self._regions]
+        chosen = [whole[space] if region is None else region.of(whole[space]) for space, region in self._chosen]
         found = {name: pumped.of(chosen[region]) for name, region, pumped in self._pumped}
         if self._topologies:
             each = np.arange(len(ids))
