@@ -29,7 +29,8 @@ def joined(equations: Sequence[Equation], is_computed: Callable[[Atom], bool]) -
 
     Args:
       equations: The equations, in order.
-      is_computed: Whether a value is known only when the model runs: choices by the instance's values stay as they are.
+      is_computed: Whether a value is known only when the model runs: choices by the instance's values stay as they are, and so do those
+        whose functions tell metrics or outputs.
 
     Returns:
       The equations, in order; a joined choice comes in the place of its last one.
@@ -47,7 +48,9 @@ def joined(equations: Sequence[Equation], is_computed: Callable[[Atom], bool]) -
 
 def _can_join(equation: Equation, is_computed: Callable[[Atom], bool]) -> bool:
     call = equation.call
-    return call is not None and call.kind == "switch" and is_computed(equation.inputs[sum(call.n_closed)])
+    if call is None or call.kind != "switch" or equation.tells:
+        return False
+    return is_computed(equation.inputs[sum(call.n_closed)])
 
 
 def _is_alike(one: Equation, other: Equation) -> bool:

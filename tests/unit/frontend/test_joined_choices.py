@@ -59,7 +59,7 @@ def test_a_choice_that_needs_another_ones_result_stays_apart():
         law.check_direction()
 
 
-def test_so_do_choices_of_other_values_and_those_that_the_example_makes():
+def test_so_do_choices_of_other_values_those_that_the_example_makes_and_those_that_tell_metrics():
     def of_other_values(p, x, k):
         h = x @ p["gate"]["w"]
         return jnp.sum(amp.switch(chosen(h[0]), experts(p, x))[0] + amp.switch(chosen(h[1]), experts(p, 2 * x))[0])
@@ -67,8 +67,17 @@ def test_so_do_choices_of_other_values_and_those_that_the_example_makes():
     def of_the_example(p, x, k):
         return jnp.sum(amp.switch(k, experts(p, x))[0] + amp.switch((k + 1) % 3, experts(p, x))[0])
 
+    def with_metrics(p, x, k):
+        def told(e):
+            amp.metric("size", jnp.sum(e()[0]))
+            return e()[0]
+
+        h = x @ p["gate"]["w"]
+        each = [lambda e=e: told(e) for e in experts(p, x)]
+        return jnp.sum(amp.switch(chosen(h[0]), each) * amp.switch(chosen(h[1]), each))
+
     with jax.enable_x64(True):
-        for row in (of_other_values, of_the_example):
+        for row in (of_other_values, of_the_example, with_metrics):
             law = law_of(row)
             assert places(law.graph, "e0") == ["e0", "e0_2"]
             law.check_direction()
