@@ -643,6 +643,9 @@ class Grower:
         result, init = self.fresh(), None
         after = self.expression(kind, inner)
         if kind == VECTOR and self.draw(st.booleans()):
+            after = self.pick(
+                [after, self.vector(inner, is_leaf=True)]
+            )  # of a whole expression there is seldom a first round
             after = ("cell", self.pick("abc"), ("get", carry), after)
             init = self.pick([("zeros",), ("zeros",), None])
         y = self.vector(inner.having(**{result: kind}), is_leaf=self.draw(st.booleans()))
