@@ -106,7 +106,7 @@ class Compiled:
             low.draft.reserve_outputs([c.options["name"] for c in calls(function.jaxpr) if c.kind == "output"])
             region = Region(root)
             given = [*map(Constant, constants), *values, *(_instance_value(leaf, root, low) for leaf in self._leaves)]
-            told = low.run(function, given, region, Wanted(set(range(1, len(results))), {0: ()}))
+            told = low.run(function, given, region, Wanted(set(), {0: ()}, metrics=range(1, len(results))))
             low.terms += [LossTerm(told[i], region, metric=name, count=None) for i, name in metrics]
             note_losses(low, jnp.promote_types(results[0].dtype, jnp.float32))
         self._draft = low.draft

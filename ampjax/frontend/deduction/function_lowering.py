@@ -46,6 +46,7 @@ class FunctionLowering:
         self.statics: dict[Name, Equation] = {}
         self.n_uses = Counter(atom for equation in self.equations for atom in equation.inputs) + Counter(self.results)
         self.losses: dict[Name, list[tuple[Value, ...]]] = {}
+        self.metrics: list[Atom] = []
         self.element_losses: dict[Name, list[tuple[Value, ...]]] = {}
         self.of_losses: dict[Atom, Any] = {}
         self.choosers: dict[Atom, Equation] = {}
@@ -56,7 +57,8 @@ class FunctionLowering:
         for i, weights in wanted.losses.items():
             self._loss_terms(self.results[i], weights)
         read = [atom for i, atom in enumerate(self.results) if i in wanted.values and isinstance(atom, Name)]
-        outside = {*read, *self.losses}
+        self.metrics = [self.results[i] for i in wanted.metrics]
+        outside = {*read, *self.losses, *(atom for atom in self.metrics if isinstance(atom, Name))}
         kept = joined(needed(late, [*outside, *self.element_losses]), self._is_computed)
         self.choosers = {atom: each for each in kept for atom in numbers_of(each)}
         clusters = self._clusters(kept, self._of_losses(kept, read))
@@ -70,7 +72,8 @@ class FunctionLowering:
             if cluster.call is None and not cluster.is_loss:
                 self._compute(cluster, set(read), readers, wanted.groups)
         self._note_losses()
-        return [self._value(atom) if i in wanted.values else None for i, atom in enumerate(self.results)]
+        told = {i: self.of_losses.get(self.results[i], self._value(self.results[i])) for i in wanted.metrics}
+        return [self._value(atom) if i in wanted.values else told.get(i) for i, atom in enumerate(self.results)]
 
     def _note_losses(self) -> None:
         terms = self.lowering.terms
@@ -187,10 +190,11 @@ class FunctionLowering:
     def _leave_to_losses(self, cluster: Cluster, equations: Sequence[Equation]) -> None:
         """What only losses and metrics read; with it goes what metrics know from the instance, such as how much a value counts."""
         told = [atom for e in equations if e.call is not None and e.call.kind == "metric" for atom in e.inputs]
+        told += self.metrics
         static = [atom for atom in told if isinstance(atom, Name) and isinstance(self.env.get(atom), Static)]
         made = [name for equation in cluster.equations for name in equation.outputs]
         results = [name for name in made if name in told or name in self.losses]
-        results += [name for name in dict.fromkeys(static)]
+        results += dict.fromkeys(static)
         steps, roots = self._steps(cluster.equations, results)
         if any(isinstance(self.env[name], OfParams) for name in roots):
             cluster.is_loss = False  # a combinator has given what follows from parameters alone: a loss has none
@@ -276,7 +280,8 @@ class FunctionLowering:
 
         def readers_of(name: Name) -> set[Any]:
             """Who reads a result: other clusters, losses, and whoever gets it from the function."""
-            loss, out = {OUTSIDE} if name in self.losses else set(), {name} if name in read else set()
+            is_told = name in self.losses or name in self.metrics
+            loss, out = {OUTSIDE} if is_told else set(), {name} if name in read else set()
             return {*readers.get(name, ()), *loss, *out}
 
         own = [name for equation in cluster.equations for name in equation.outputs if readers_of(name)]

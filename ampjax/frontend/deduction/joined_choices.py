@@ -60,12 +60,13 @@ def _is_alike(one: Equation, other: Equation) -> bool:
     at = sum(first.n_closed)
     if first.n_closed != second.n_closed or len(one.inputs) != len(other.inputs):
         return False
+    number, another = one.inputs[at], other.inputs[at]
+    if not isinstance(number, Name) or not isinstance(another, Name) or number.aval.dtype != another.aval.dtype:
+        return False
     pairs = [pair for i, pair in enumerate(zip(one.inputs, other.inputs, strict=True)) if i != at]
-    return (
-        all(_is_same(*pair) for pair in pairs)
-        and one.inputs[at].aval.dtype == other.inputs[at].aval.dtype
-        and [content(f.jaxpr) for f in first.functions] == [content(f.jaxpr) for f in second.functions]
-    )
+    return all(_is_same(*pair) for pair in pairs) and [content(f.jaxpr) for f in first.functions] == [
+        content(f.jaxpr) for f in second.functions
+    ]
 
 
 def _is_same(one: Atom, other: Atom) -> bool:
