@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ampjax.frontend.combinators.tracing import COMBINATOR, Call
-from ampjax.frontend.deduction.equations import Atom, Equation, Known
+from ampjax.frontend.deduction.equations import Atom, Equation, Known, Name
 from ampjax.jaxprs.content import content
 
 
