@@ -55,6 +55,7 @@ _RULES = {
     "sum": reduction_rules.total,
     "max": reduction_rules.largest,
     "logsumexp": reduction_rules.log_sum_exp,
+    "reductions": reduction_rules.several,
     "take": sequence_rules.take,
     "switch": branch_rules.switch,
     "switches": joined_choice_rules.switches,

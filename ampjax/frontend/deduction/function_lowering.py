@@ -13,7 +13,7 @@ from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.deduction.clusters import OUTSIDE, Cluster, Clusters
 from ampjax.frontend.deduction.equations import Atom, Equation, Equations, Known, Name, flatten, needed
 from ampjax.frontend.deduction.index_spaces import Column, Region
-from ampjax.frontend.deduction.joined_choices import joined, numbers_of
+from ampjax.frontend.deduction.joined_calls import joined, numbers_of
 from ampjax.frontend.deduction.node_bodies import LossPart, NodeNote
 from ampjax.frontend.deduction.opened_functions import Opened, constant_results
 from ampjax.frontend.deduction.summands import summands

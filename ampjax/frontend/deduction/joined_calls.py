@@ -1,6 +1,7 @@
-"""Choices that are made several times between the same functions of the same values, such as the experts of a mixture: one choice of several numbers.
+"""Calls of combinators that become one: choices that differ only in what chooses, and reductions of sequences of one length.
 
-Written out, each of them would read its number by itself, and each function would be a node at every place, with fewer rows to a dispatch.
+Written out, each choice of a mixture of experts would read its number by itself, and each function would be a node at every place, with fewer rows to
+a dispatch. Each reduction would be a group of its own: a message for each element, a stage, and a message for the result.
 """
 
 from __future__ import annotations
@@ -15,17 +16,20 @@ from ampjax.frontend.combinators.tracing import COMBINATOR, Call
 from ampjax.frontend.deduction.equations import Atom, Equation, Known, Name
 from ampjax.jaxprs.content import content
 
+REDUCTIONS = ("sum", "max", "logsumexp")
+"""Combinators that reduce sequences, each of its operands by itself."""
+
 
 @dataclass(frozen=True, eq=False)
 class _Joined:
-    """The equation of the joined choice, in the place of one of JAX's."""
+    """The equation of a joined call, in the place of one of JAX's."""
 
     params: dict[str, Call]
     primitive: Any = COMBINATOR
 
 
 def joined(equations: Sequence[Equation], is_computed: Callable[[Atom], bool]) -> list[Equation]:
-    """The equations, with one choice for all that differ in nothing but what chooses.
+    """The equations, with one call for all that can be one.
 
     Args:
       equations: The equations, in order.
@@ -33,17 +37,49 @@ def joined(equations: Sequence[Equation], is_computed: Callable[[Atom], bool]) -
         whose functions tell metrics or outputs.
 
     Returns:
-      The equations, in order; a joined choice comes in the place of its last one.
+      The equations, in order; a joined call comes in the place of its last one.
     """
     left = list(equations)
-    for equation in equations:
-        if equation not in left or not _can_join(equation, is_computed):
-            continue
-        alike = [other for other in left if _can_join(other, is_computed) and _is_alike(equation, other)]
-        group = _independent(alike, left)
-        if len(group) > 1:
-            left = _in_one_place(left, group)
+    for can, is_alike, as_one in (
+        (lambda each: _can_join(each, is_computed), _is_alike, _as_one_choice),
+        (_is_reduction, _is_of_same_length, _as_one_reduction),
+    ):
+        for equation in equations:
+            if equation not in left or not can(equation):
+                continue
+            alike = [other for other in left if can(other) and is_alike(equation, other)]
+            group = _independent(alike, left)
+            if len(group) > 1:
+                left = _in_one_place(left, group, as_one(group))
     return left
+
+
+def _is_reduction(equation: Equation) -> bool:
+    return equation.call is not None and equation.call.kind in REDUCTIONS
+
+
+def _is_of_same_length(one: Equation, other: Equation) -> bool:
+    """Whether two reductions are of sequences of one length."""
+    lengths = [atom.aval.shape[0] for each in (one, other) for atom in each.inputs if isinstance(atom, Name)]
+    return len(lengths) == len(one.inputs) + len(other.inputs) and all(n == lengths[0] for n in lengths)
+
+
+def _as_one_reduction(group: Sequence[Equation]) -> Equation:
+    """Reductions as one: of each operand the call says which it is."""
+    calls = [each.call for each in group if each.call is not None]
+    kinds = [call.kind for call, each in zip(calls, group, strict=True) for _ in each.inputs]
+    whole = replace(
+        calls[0],
+        kind="reductions",
+        results=[kind for call in calls for kind in call.results],
+        options={"kinds": kinds, "word": calls[0].kind},
+    )
+    return replace(
+        group[0],
+        source=_Joined({"call": whole}),
+        inputs=tuple(atom for each in group for atom in each.inputs),
+        outputs=tuple(name for each in group for name in each.outputs),
+    )
 
 
 def _can_join(equation: Equation, is_computed: Callable[[Atom], bool]) -> bool:
@@ -95,14 +131,14 @@ def _after(group: Sequence[Equation], equations: Sequence[Equation]) -> list[Equ
     return found
 
 
-def _in_one_place(equations: Sequence[Equation], group: Sequence[Equation]) -> list[Equation]:
-    """The equations with one choice for a group; what needs its results comes after it."""
+def _in_one_place(equations: Sequence[Equation], group: Sequence[Equation], one: Equation) -> list[Equation]:
+    """The equations with one call for a group; what needs its results comes after it."""
     later, last = _after(group, equations), max(map(equations.index, group))
     before = [each for each in equations[:last] if each not in later and each not in group]
-    return [*before, _as_one(group), *(each for each in equations if each not in before and each not in group)]
+    return [*before, one, *(each for each in equations if each not in before and each not in group)]
 
 
-def _as_one(group: Sequence[Equation]) -> Equation:
+def _as_one_choice(group: Sequence[Equation]) -> Equation:
     """Choices as one: its operands are what the functions close over, the numbers that choose, and the functions' arguments."""
     first = group[0]
     call = first.call

@@ -1,4 +1,4 @@
-"""Several choices between the same functions of the same values: one choice, whose functions are a node each."""
+"""Calls that become one: choices between the same functions of the same values, and reductions of sequences of one length."""
 
 import jax
 import jax.numpy as jnp
@@ -109,3 +109,33 @@ def test_a_number_that_is_not_read_is_refused(n):
 
     with jax.enable_x64(True), pytest.raises(amp.errors.GraphError, match="a choice that follows from the instance"):
         law_of(row)
+
+
+def test_reductions_of_what_travels_together_are_one_node():
+    def model(p, s):
+        xs = amp.map(lambda x: x @ p["e0"]["w"], s["x"])
+        ys = amp.map(lambda x: (x @ p["e1"]["w"])[:1], s["x"])
+        total, most, soft, other = amp.sum(xs), amp.max(xs), amp.logsumexp(xs), amp.sum(ys)
+        later = amp.sum(amp.map(lambda x: jnp.sin(x) * total, xs))
+        found = jnp.sum(later) + jnp.sum(total) * other[0] + jnp.sum(amp.sum(s["x"]))
+        return found + jnp.where(amp.length(s["x"]) > 0, jnp.sum(most * soft), 0.0)
+
+    with jax.enable_x64(True):
+        law = Compiled64(model, PARAMS, SPEC, INSTANCES[1:])
+        reductions = [name for name, node in law.graph.nodes.items() if node.kind == "Reduce"]
+        assert reductions == ["sum_max_logsumexp", "sum", "sum_2"]
+        law.check_direction()
+
+
+def test_reductions_of_a_graphs_nodes_are_one_node_too():
+    def model(p, s):
+        scores = amp.map(lambda x: x @ p["e0"]["w"], s["x"])
+        return jnp.sum(amp.logsumexp(scores) - amp.sum(scores)) * amp.max(scores)[0]
+
+    spec = {"x": "float64[v,2]", "edges": amp.Edges("v", kinds=1)}
+    none = np.zeros(0, np.int32)
+    data = [{"x": RNG.normal(size=(n, 2)), "edges": amp.Edges(none, none, none)} for n in (1, 4)]
+    with jax.enable_x64(True):
+        law = Compiled64(model, PARAMS, spec, data)
+        assert [node.kind for node in law.graph.nodes.values()].count("Reduce") == 1
+        law.check_direction()
