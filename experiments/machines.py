@@ -12,10 +12,11 @@ from ampjax.data import list_reduction, mnist, qm9, sst, wikiner
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import Instances, Messages, Subset
 from ampjax.models.mlp import mlp
-from ampjax.models.tagger import Sizes, tagger
+from ampjax.models.tagger import Sizes
 from ampjax.models.tree_lstm import Cells
 from experiments.by_hand.ggnn_graph import Network, ggnn_regression
 from experiments.by_hand.rnn_graph import list_reduction_rnn
+from experiments.by_hand.tagger_graph import tagger
 from experiments.by_hand.tree_lstm_graph import tree_lstm
 
 BATCH = 100

@@ -21,11 +21,10 @@ from ampjax.ir.graph import Graph
 from ampjax.models import act, ggnn, lm, tree_lstm
 from ampjax.models import permutation as permutation_model
 from ampjax.models.layers.sampled_softmax import draw
-from ampjax.models.mixture import Experts, mixture_of_experts
+from ampjax.models.mixture import Experts
 from ampjax.models.mlp import mlp
 from ampjax.models.rnn import list_reduction_rnn
 from ampjax.models.tagger import Sizes as TaggerSizes
-from ampjax.models.tagger import tagger
 from ampjax.testing.engine_run import run_engine
 from ampjax.testing.oracles import find_oracle
 from ampjax.testing.reference import reference
@@ -33,6 +32,8 @@ from ampjax.train.initial_params import initial_params
 from ampjax.train.settings import Settings
 from ampjax.train.training_data import Data
 from experiments.by_hand.ggnn_graph import Network, ggnn_regression, ggnn_selection
+from experiments.by_hand.mixture_graph import mixture_of_experts
+from experiments.by_hand.tagger_graph import tagger
 from experiments.parallax.workloads import Model, Sizes, workload
 
 Found = tuple[float, dict[str, Any]]

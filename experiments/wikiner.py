@@ -9,8 +9,9 @@ import jax
 import numpy as np
 import optax
 
+import ampjax as amp
 from ampjax.data import wikiner
-from ampjax.models.tagger import Sizes, random_table, tagger
+from ampjax.models.tagger import SPEC, Sizes, init, random_table, tagger
 from ampjax.sparse import Table
 from ampjax.train.history import History
 from experiments.common import Options, Task, require_positive, run
@@ -72,22 +73,26 @@ def tasks(options: WikinerOptions) -> Callable[[int], Task]:
     """
     require_positive("The defaults are 1e-3 and 4.", learning_rate=options.learning_rate, batch=options.batch)
     train, valid = load(options)
-    # Of a few sentences no word may be frequent: the table then has a row that nobody reads.
-    words, characters = max(1, len(train.vocabulary.words)), len(train.vocabulary.characters)
-    instances = wikiner.SentenceInstances(train)
-
+    words, characters = counts(train.vocabulary)
     sizes, tx = Sizes(noise=options.noise), optax.adam(options.learning_rate)
 
     def task(seed: int) -> Task:
-        table = None
+        key, table = jax.random.key(seed), None
         if options.table:
-            table = Table(np.asarray(random_table(words, sizes.word)(jax.random.key(seed))), tx)
-        graph = tagger(words, characters, sizes, options.replicas, copies=options.copies, table=table)
+            table = Table(np.asarray(random_table(words, sizes.word)(key)), tx)
+        params = init(key, words, characters, sizes, table)
+        compiled = amp.compile(tagger(options.noise, options.replicas), params, SPEC, copies=options.copies)
+        instances = compiled.data(wikiner.plain(train))
         settings = options.settings(seed, 1, gradient="sum")
-        settings = update_together(graph, instances, settings, options, options.batch, "output")
-        return Task(graph, instances, wikiner.SentenceInstances(valid), settings, tx)
+        settings = update_together(compiled.graph, instances, settings, options, options.batch, "output")
+        return Task(compiled.graph, instances, compiled.data(wikiner.plain(valid)), settings, tx)
 
     return task
+
+
+def counts(vocabulary: wikiner.Vocabulary) -> tuple[int, int]:
+    """Words and characters of a vocabulary. Of a few sentences no word may be frequent: the table then has a row that nobody reads."""
+    return max(1, len(vocabulary.words)), len(vocabulary.characters)
 
 
 def load(options: WikinerOptions) -> tuple[wikiner.Sentences, wikiner.Sentences]:

@@ -228,7 +228,7 @@ class SentenceInstances:
 
 
 def plain(data: Sentences) -> Stacked:
-    """Instances of one sentence each, for `ampjax.models.functions.tagger_function`.
+    """Instances of one sentence each, for `ampjax.models.tagger`.
 
     Args:
       data: The sentences.

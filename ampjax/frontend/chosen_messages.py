@@ -20,11 +20,21 @@ class ChosenMessages(NamedTuple):
       instance: `[m]`: for each message, the place of its instance among those that are asked for.
       rows: `[m]`: its row in the space.
       fields: Its state: `[m]` by field.
+      span: The rows as a slice, of the messages of a single instance: columns are cut then, which is quicker; None otherwise.
     """
 
     instance: np.ndarray
     rows: np.ndarray
     fields: Mapping[str, np.ndarray]
+    span: slice | None = None
+
+    def of(self, column: np.ndarray) -> np.ndarray:
+        """What a column of the space says of each message.
+
+        Args:
+          column: `[rows of the space, ...]`.
+        """
+        return column.take(self.rows, axis=0) if self.span is None else column[self.span]
 
 
 class SpaceMessages:
@@ -48,7 +58,8 @@ class SpaceMessages:
         Args:
           ids: `[n]`: which instances.
         """
-        return ChosenMessages(np.arange(len(ids)), ids, self._own(ids))
+        n = len(ids)
+        return self._chosen(np.arange(n), ids, {}, ids.item() if n == 1 else None)
 
     def within(self, outer: ChosenMessages) -> ChosenMessages:
         """The messages within those of the space around.
@@ -57,23 +68,31 @@ class SpaceMessages:
           outer: The messages there.
         """
         if len(outer.rows) == 1:  # the most frequent case
-            n = int(self._sizes[outer.rows[0]])
+            row = outer.rows.item()
+            n, start = self._sizes.item(row), self._starts.item(row)
             numbers = np.arange(n)
-            rows = numbers + self._starts[outer.rows[0]]
+            rows = numbers + start
         else:
-            n = self._sizes.take(outer.rows)
+            n, start = self._sizes.take(outer.rows), None
             ends = n.cumsum()
             numbers = np.arange(ends[-1] if len(ends) else 0)
             numbers -= (ends - n).repeat(n)
             rows = numbers + self._starts.take(outer.rows).repeat(n)
-        around = {name: values.repeat(n) for name, values in outer.fields.items()}
-        return ChosenMessages(outer.instance.repeat(n), rows, {**around, self._index: numbers, **self._own(rows)})
+        fields = {name: values.repeat(n) for name, values in outer.fields.items()}
+        fields[self._index] = numbers
+        instance = outer.instance.repeat(n) if outer.span is None else np.zeros(len(rows), np.int64)
+        return self._chosen(instance, rows, fields, start)
 
-    def _own(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        fields = {name: column.take(rows) for name, column in self._facts.items()}
+    def _chosen(
+        self, instance: np.ndarray, rows: np.ndarray, fields: dict[str, np.ndarray], start: int | None
+    ) -> ChosenMessages:
+        """Messages with the fields of this space; `start` is the first row where they follow one another."""
+        chosen = ChosenMessages(instance, rows, fields, None if start is None else slice(start, start + len(rows)))
+        for name, column in self._facts.items():
+            fields[name] = chosen.of(column)
         for name in self._unset:
             fields[name] = np.zeros(len(rows), np.int64)
-        return fields
+        return chosen
 
 
 class RegionMessages:
@@ -97,6 +116,11 @@ class RegionMessages:
 
     def __len__(self) -> int:
         return self._n
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has all messages of its space, as they are."""
+        return self._holds is None
 
     def of(self, messages: ChosenMessages) -> ChosenMessages:
         """Those of a space's messages that are the region's.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, overload
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from ampjax.errors import DataError, GraphError
 from ampjax.frontend.combinators.embeddings import AnyTable
+from ampjax.frontend.combinators.structures import Stacked
 from ampjax.frontend.combinators.tracing import Traced, structure_text, trace, tracing
 from ampjax.frontend.combinators.user_errors import in_users_words, refuse_leaks
 from ampjax.frontend.deduction.equations import Name, calls, flatten
@@ -29,11 +31,13 @@ from ampjax.frontend.rules import (
     branch_rules,
     embedding_rules,
     graph_rules,
+    joined_choice_rules,
     recursion_rules,
     reduction_rules,
     report_rules,
     sequence_rules,
     tree_rules,
+    while_rules,
 )
 from ampjax.ir.graph import Graph
 from ampjax.jaxprs.primitives import shape_text
@@ -51,10 +55,12 @@ _RULES = {
     "sum": reduction_rules.total,
     "max": reduction_rules.largest,
     "logsumexp": reduction_rules.log_sum_exp,
+    "reductions": reduction_rules.several,
     "take": sequence_rules.take,
     "switch": branch_rules.switch,
+    "switches": joined_choice_rules.switches,
     "look_up": embedding_rules.look_up,
-    "while": branch_rules.while_loop,
+    "while": while_rules.while_loop,
     "fold": tree_rules.fold,
     "scan_tree": tree_rules.scan,
     "recurse": recursion_rules.recurse,
@@ -94,13 +100,14 @@ class Compiled:
             with in_users_words(f"parameters: {_keys(params)}; spec: {_keys(spec)}"):
                 whole = (lambda own, one: model({**own, **tables}, one)) if tables else model
                 function, constants, results = trace(whole, types, instance)
+                function = replace(function, called="")  # not the variable for the compiled model
             refuse_leaks(function.jaxpr, constants)
             metrics = _metrics_of(function, results)
             low.draft.reserve([c.options["name"] for c in calls(function.jaxpr) if c.kind == "node"])
             low.draft.reserve_outputs([c.options["name"] for c in calls(function.jaxpr) if c.kind == "output"])
             region = Region(root)
             given = [*map(Constant, constants), *values, *(_instance_value(leaf, root, low) for leaf in self._leaves)]
-            told = low.run(function, given, region, Wanted(set(range(1, len(results))), {0: ()}))
+            told = low.run(function, given, region, Wanted(set(), {0: ()}, metrics=range(1, len(results))))
             low.terms += [LossTerm(told[i], region, metric=name, count=None) for i, name in metrics]
             note_losses(low, jnp.promote_types(results[0].dtype, jnp.float32))
         self._draft = low.draft
@@ -134,7 +141,7 @@ class Compiled:
             if instances.plans is not self._draft.pumps:
                 raise _not_themselves("data", "what another model's `compiled.data` gave")
             return instances
-        if isinstance(instances, PlainSource):
+        if not isinstance(instances, list | Stacked) and isinstance(instances, PlainSource):
             if labels and hasattr(instances, "reshuffle"):
                 return RedrawnInstances(instances, self.data)
             instances = instances.plain()

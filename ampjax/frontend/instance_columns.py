@@ -182,7 +182,8 @@ class _Pumped:
           chosen: Which.
         """
         if self.row_starts is None or self.sizes is None:
-            return Messages(self._rows(chosen.rows), chosen.instance, chosen.fields)
+            payload = self._rows(chosen.rows) if self.is_same else chosen.of(self.payload)
+            return Messages(payload, chosen.instance, chosen.fields)
         sizes = self.sizes.take(chosen.rows)
         rows = ranges(self.row_starts.take(chosen.rows), sizes)
         return Messages(self._rows(rows), chosen.instance, chosen.fields, sizes)
@@ -211,16 +212,21 @@ class CompiledInstances:
         self._n, self.plans, self.missing_labels = len(columns), plans, columns.missing
         self._topologies = {name: InstanceTopologies(plan, columns) for name, plan in topologies.items()}
         regions: dict[Hashable, RegionMessages] = {}
-        self._pumped: list[tuple[str, RegionMessages, _Pumped]] = []
+        self._pumped: list[tuple[str, int, _Pumped]] = []
+        self._regions: list[RegionMessages] = []
         for name, plan in plans.items():
             key = plan.region.carrier, *plan.told.items()
-            if key not in regions:
-                regions[key] = RegionMessages(plan.region.carrier, plan.told, columns)
-            if len(regions[key]):  # a pump that no instance has messages for is left out
-                self._pumped.append((name, regions[key], _pumped(plan, columns)))
-        self._regions = [region for region in regions.values() if len(region)]
+            region = regions.get(key)
+            if region is None:
+                region = regions[key] = RegionMessages(plan.region.carrier, plan.told, columns)
+                self._regions += [region] if len(region) else []
+            if len(region):  # a pump that no instance has messages for is left out
+                self._pumped.append((name, self._regions.index(region), _pumped(plan, columns)))
+        self._chosen = [(region.space, None if region.is_whole else region) for region in self._regions]
         spaces = dict.fromkeys(outer for region in self._regions for outer in reversed(region.space.around()))
-        self._spaces = {space: SpaceMessages(space, columns) for space in sorted(spaces, key=lambda s: len(s.around()))}
+        self._spaces = [
+            (space, SpaceMessages(space, columns)) for space in sorted(spaces, key=lambda s: len(s.around()))
+        ]
 
     def __len__(self) -> int:
         return self._n
@@ -236,11 +242,11 @@ class CompiledInstances:
         """
         ids = np.asarray(ids, np.int64)
         whole: dict[IndexSpace, ChosenMessages] = {}
-        for space, messages in self._spaces.items():
+        for space, messages in self._spaces:
             outer = space.parent
             whole[space] = messages.of_instances(ids) if outer is None else messages.within(whole[outer])
-        chosen = {id(region): region.of(whole[region.space]) for region in self._regions}
-        found = {name: pumped.of(chosen[id(region)]) for name, region, pumped in self._pumped}
+        chosen = [whole[space] if region is None else region.of(whole[space]) for space, region in self._chosen]
+        found = {name: pumped.of(chosen[region]) for name, region, pumped in self._pumped}
         if self._topologies:
             each = np.arange(len(ids))
             found |= {name: Messages(one.of(ids), each) for name, one in self._topologies.items()}

@@ -1,8 +1,7 @@
 """The papers' models, one module for each, short enough to read in one sitting; and the functions that the first examples need.
 
-`act`, `ggnn`, `permutation`, `rnn` and `tree_lstm` are plain JAX functions of one instance, for `ampjax.compile`: each module has the model,
-`init` for its parameters, and what an instance looks like. `mixture`, `mlp`, `tagger` and `tiled` make graphs. The others are single-device
-programs.
+`act`, `ggnn`, `mixture`, `permutation`, `rnn`, `tagger` and `tree_lstm` are plain JAX functions of one instance, for `ampjax.compile`: each module
+has the model, `init` for its parameters, and what an instance looks like. `mlp` and `tiled` make graphs. The others are single-device programs.
 """
 
 from ampjax.models import (

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 
 import ampjax as amp
 from ampjax.errors import SettingsError
+from ampjax.models.layers.linear import linear
 from ampjax.nn import Linear
 
 
@@ -208,8 +209,8 @@ class GatedUnit:
           a: The sum of what arrived, `[H]`.
           h: The state `[H]`.
         """
-        z, r = jnp.split(jax.nn.sigmoid(_linear(params["gates"], a, h)), 2, axis=-1)
-        return (1 - z) * h + z * jnp.tanh(_linear(params["candidate"], a, r * h))
+        z, r = jnp.split(jax.nn.sigmoid(linear(params["gates"], a, h)), 2, axis=-1)
+        return (1 - z) * h + z * jnp.tanh(linear(params["candidate"], a, r * h))
 
 
 @dataclass(frozen=True)
@@ -242,8 +243,8 @@ class GatedReadout:
 
     def __call__(self, params: Any, h: jax.Array, x: jax.Array) -> jax.Array:
         """State `[H]` and features `[F]` to `[1]`."""
-        i, j = jnp.split(jax.nn.relu(_linear(params["hidden"], h, x)), 2, axis=-1)
-        return jax.nn.sigmoid(_linear(params["gate"], i)) * _linear(params["value"], j)
+        i, j = jnp.split(jax.nn.relu(linear(params["hidden"], h, x)), 2, axis=-1)
+        return jax.nn.sigmoid(linear(params["gate"], i)) * linear(params["value"], j)
 
 
 @dataclass(frozen=True)
@@ -277,12 +278,8 @@ class Score:
 
     def __call__(self, params: Any, h: jax.Array, x: jax.Array) -> jax.Array:
         """State `[H]` and features `[F]` to `[1]`."""
-        hidden = jnp.tanh(_linear(params["hidden"], h, x))
-        return _linear(params["out"], hidden) * jax.nn.sigmoid(_linear(params["gate"], h, x))
-
-
-def _linear(params: Any, *inputs: jax.Array) -> jax.Array:
-    return jnp.concatenate(inputs, axis=-1) @ params["w"] + params["b"]
+        hidden = jnp.tanh(linear(params["hidden"], h, x))
+        return linear(params["out"], hidden) * jax.nn.sigmoid(linear(params["gate"], h, x))
 
 
 def _glorot(n_in: int, n_out: int) -> Linear:

@@ -1,22 +1,21 @@
 """A sparsely-gated mixture of experts (Shazeer et al. 2017): each row visits only the experts that its gate chooses.
 
-AMPNet did not build one, but says (section 2) that such conditional computation is what the framework is for. The gate's choice is a
-payload, so a `route_by` reads it back to the host and a Cond sends the row to its experts, which are nodes with updates of their own.
+AMPNet did not build one, but says (section 2) that such conditional computation is what the framework is for. The gate's choice is computed, so it
+is read back to the host. Then the row is sent to its experts, which are nodes with updates of their own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 import ampjax as amp
 from ampjax.errors import SettingsError
-from ampjax.ir.graph import Graph
-from ampjax.ir.state import State
+from ampjax.models.layers.drawing import drawing
 from ampjax.models.layers.losses import labelled_cross_entropy
 
 
@@ -127,48 +126,57 @@ class Experts:
         return self.balance * jnp.var(importance) / (jnp.mean(importance) ** 2 + 1e-10)
 
 
-def mixture_of_experts(experts: Experts, replicas: int = 1) -> Graph:
-    """Makes a classifier of rows by a mixture of experts; an instance is a batch of rows.
+def spec(experts: Experts) -> dict[str, str]:
+    """What an instance looks like: rows with their labels.
 
-    Pumps: `x` `[n_in]` and `label` `()` int32, both with the fields `i` (the row's number) and `n` (rows of the instance). The paper's
-    second balancing loss, on the load, is left out.
+    Args:
+      experts: The sizes.
+    """
+    return {"x": f"float32[i,{experts.n_in}]", "label": "int32[i]"}
+
+
+def init(key: jax.Array, experts: Experts) -> dict[str, Any]:
+    """Makes the parameters.
+
+    Args:
+      key: A PRNG key.
+      experts: The sizes.
+    """
+    keys = jax.random.split(key, experts.n + 1)
+    return {"gate": experts.init_gate(keys[0])} | {
+        f"expert{k}": experts.init_expert(keys[1 + k]) for k in range(experts.n)
+    }
+
+
+def mixture_of_experts(experts: Experts, replicas: int = 1) -> Callable[[Any, Any], jax.Array]:
+    """Makes the model: each row visits the experts that its gate chooses. The paper's second balancing loss, on the load, is left out.
 
     Args:
       experts: The sizes.
       replicas: The number of copies of the gate and of each expert, each for some instances.
 
     Returns:
-      The graph, with the parameterised nodes `gate` and `expert0`, `expert1`, ... (or `gate/0` ...), the losses `xent` (metric `accuracy`)
-      and `importance`, and the sink `logits`.
+      A function of parameters and an instance to the rows' summed cross entropy with the importance loss; with the metric `accuracy` and the
+      output `logits`.
     """
-    names = tuple(f"choice{rank}" for rank in range(experts.top))
 
-    def assume(s: State) -> tuple[np.ndarray, ...]:
-        return tuple((s.instance + s.i + rank) % experts.n for rank in range(experts.top))
+    def node(name: str, body: Callable[..., Any]) -> Callable[..., Any]:
+        return body if replicas == 1 else amp.node(name, replicas=replicas)(body)
 
-    def visit(s: State, rank: np.ndarray) -> State:
-        choices = np.stack([getattr(s, name) for name in names])
-        return s.replace(rank=rank, expert=choices[rank, np.arange(len(s))])
+    def model(p: Any, s: Any) -> jax.Array:
+        gate = node("gate", lambda x: drawing(experts.noisy, experts.gate, p["gate"], x))
+        each = [node(f"expert{k}", lambda x, k=k: experts.expert(p[f"expert{k}"], x)) for k in range(experts.n)]
 
-    with amp.Graph() as graph:
-        x = amp.pump("x", (experts.n_in,), fields=("i", "n"))
-        label = amp.pump("label", (), "int32", ("i", "n"))
-        gate = amp.ppt("gate", experts.gate, params=experts.init_gate, outputs=3, rng=experts.noisy)
-        weights, choice, everywhere = amp.replicate(gate, replicas)(x)
-        chosen = amp.route_by(x, choice, *names, assume=assume, name="choose")
-        visits = amp.flatmap(chosen, lambda s: experts.top, visit, name="visits")
-        branches = amp.cond(visits, lambda s: s.expert, experts.n, name="dispatch")
-        each = [amp.ppt(f"expert{e}", experts.expert, params=experts.init_expert) for e in range(experts.n)]
-        bodies = [amp.replicate(expert, replicas)(wire) for expert, wire in zip(each, branches, strict=True)]
-        results = amp.phi("results", *bodies)
-        ranked = amp.cond(results, lambda s: s.rank, experts.top, name="ranked") if experts.top > 1 else (results,)
-        logits = amp.npt("combine", _weighted, join=("instance", "i"))(weights, *ranked)
-        amp.sink("logits", logits)
-        amp.loss("xent", labelled_cross_entropy)(logits, label)
-        together = amp.group(everywhere, size=lambda s: s.n, name="together")
-        amp.loss("importance", experts.importance_loss)(amp.reduce("importances", jax.ops.segment_sum, together))
-    return graph
+        def classify(x: jax.Array, label: jax.Array) -> tuple[jax.Array, jax.Array]:
+            weights, chosen, everywhere = gate(x)
+            visits = [amp.switch(amp.read(choice), each, x) for choice in jnp.reshape(chosen, (experts.top,))]
+            logits = jnp.dot(weights.reshape(-1), jnp.stack(visits))
+            amp.output("logits", logits)
+            loss, metrics = labelled_cross_entropy(logits, label)
+            amp.metric("accuracy", *metrics["accuracy"])
+            return loss, everywhere
 
+        losses, everywhere = amp.map(classify, s["x"], s["label"])
+        return amp.sum(losses) + experts.importance_loss(amp.sum(everywhere))
 
-def _weighted(weights: jax.Array, *results: jax.Array) -> jax.Array:
-    return sum((weight * result for weight, result in zip(weights, results, strict=True)), start=jnp.zeros(()))
+    return model

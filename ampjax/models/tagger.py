@@ -21,11 +21,9 @@ import optax
 import ampjax as amp
 from ampjax.data.wikiner import N_TAGS, OUTSIDE
 from ampjax.errors import SettingsError
-from ampjax.ir.graph import Graph
-from ampjax.ir.state import State, StateFn
-from ampjax.ir.wires import Wire
-from ampjax.models.layers.host_rows import table_of
-from ampjax.nn import ChosenEmbed
+from ampjax.models.layers.drawing import drawing
+from ampjax.models.layers.host_rows import check_table
+from ampjax.nn import Linear
 from ampjax.sparse import Table
 
 
@@ -62,136 +60,107 @@ class Sizes:
         return 2 * self.char_hidden
 
 
-def tagger(
-    n_words: int,
-    n_characters: int,
-    sizes: Sizes = Sizes(),
-    replicas: int = 1,
-    embedding_interval: int | None = None,
-    copies: int = 1,
-    *,
-    table: Table | ChosenEmbed | None = None,
-) -> Graph:
-    """Makes a tagger of sentences; the pumps are those of `ampjax.data.wikiner.SentenceInstances`.
+SPEC = {"words": "int32[w]", "chars": "int32[w,c]", "tags": "int32[w]"}
+"""What an instance looks like: a rare word is -1 and spelled, a frequent one has no characters. `ampjax.data.wikiner.plain` gives such instances."""
 
-    A Cond sends frequent words (field `rare` 0) to the table, and rare ones to the node where their characters' last states arrive; a Phi
-    merges the two. In each LSTM a message whose `first` (right to left: `last`) is 1 starts from its gates alone. An Isu moves each state to
-    the next place, where the cell joins it with the gates of that place.
+
+def init(
+    key: jax.Array, n_words: int, n_characters: int, sizes: Sizes = Sizes(), table: Table | None = None
+) -> dict[str, Any]:
+    """Makes the parameters.
 
     Args:
+      key: A PRNG key.
       n_words: Frequent words in the vocabulary.
       n_characters: Characters in the vocabulary.
-      sizes: Sizes and noise.
-      replicas: The number of copies of the two LSTM cells over words, each for some instances (figure 4b).
-      embedding_interval: `min_update_interval` of the table of words; by default the trainer's.
-      copies: The number of copies of the whole network, each for some instances and on a worker of its own.
-      table: The vectors of frequent words `[n_words, word]`, in host memory and with an optimizer of their own; None keeps them on a device. Or what
-        `amp.nn.choose_embed` has chosen.
+      sizes: The sizes.
+      table: The vectors of frequent words `[n_words, word]`, in host memory and with an optimizer of their own; None keeps them on a device.
 
     Returns:
-      The graph, with the parameterised nodes `embed`, `char_embed`, `char_input`, `char_forward`, `char_backward`, `word_input`,
-      `word_forward`, `word_backward`, `hidden` and `output`, the loss `xent` with the metrics `accuracy` (over all words) and
-      `accuracy_without_o` (over words inside entities), and the sinks `logits`: a row `[9]` for each word, in the order of
-      `ampjax.data.wikiner.TAGS`, and `word_forward/end` and `word_backward/end`: the LSTMs' last states.
+      `char_embed` and `embed`, tables of vectors; `char_input` and `word_input`, as `init_gates` makes them; `char_forward`, `char_backward`,
+      `word_forward` and `word_backward`, matrices from `h` to the gates; the matrix `hidden`, and the linear layer `output`.
 
     Raises:
       SettingsError: If a count is below 1, or the table has another shape.
     """
-    counts = {"n_words": n_words, "n_characters": n_characters, "replicas": replicas, "copies": copies}
-    for name, value in counts.items():
+    for name, value in {"n_words": n_words, "n_characters": n_characters}.items():
         if value < 1:
             raise SettingsError(f"tagger, `{name}`", "at least 1", f"{value}", "Give a positive number.")
-    ends = ("first", "last")
-    rows = None if table is None else table_of("tagger", table, n_words, sizes.word)
-
-    def network(words: Wire, characters: Wire, labels: Wire) -> None:
-        char_embed = amp.ppt("char_embed", amp.look_up, params=random_table(n_characters, sizes.char))
-        inputs = _inputs("char_input", char_embed(characters), sizes.char, sizes.char_hidden)
-        (_, spelled), (_, spelled_back) = _both_ways("char", inputs, "c", sizes.char_hidden)
-
-        rare, frequent = amp.cond(words, lambda s: s.rare == 1)
-        body, initial = (amp.look_up, random_table(n_words, sizes.word)) if rows is None else (rows, None)
-        embed = amp.ppt("embed", body, params=initial, min_update_interval=embedding_interval)
-        spell = amp.npt("spell", _spell, join=("t",))
-        vectors = amp.phi("vectors", embed(frequent), spell(rare, spelled, spelled_back))
-        if sizes.noise > 0:
-            vectors = amp.npt("noise", Noise(sizes.noise), rng=True)(vectors)
-
-        inputs = _inputs("word_input", vectors, sizes.word, sizes.word_hidden)
-        left, right = _both_ways("word", inputs, "t", sizes.word_hidden, replicas)
-        for way, (_, end) in (("forward", left), ("backward", right)):
-            amp.sink(f"word_{way}/end", end)
-        hidden = amp.ppt("hidden", _hidden, params=glorot(2 * sizes.word_hidden, sizes.mlp))(left[0], right[0])
-        logits = amp.ppt("output", amp.nn.Linear(sizes.mlp, N_TAGS, bias=False, init_scale="glorot"))(hidden)
-        amp.sink("logits", logits)
-        amp.loss("xent", _loss)(logits, labels)
-
-    with amp.Graph() as graph:
-        words = amp.pump("words", (), "int32", ("t", *ends, "rare"))
-        characters = amp.pump("characters", (), "int32", ("t", "c", *ends))
-        labels = amp.pump("labels", (), "int32", ("t", *ends, "rare"))
-        amp.replicate(network, copies)(words, characters, labels)
-    return graph
+    of_char, of_word = sizes.char_hidden, sizes.word_hidden
+    makers = {
+        "char_embed": random_table(n_characters, sizes.char),
+        "embed": random_table(n_words, sizes.word),
+        "char_input": init_gates(sizes.char, of_char),
+        "char_forward": glorot(of_char, 4 * of_char),
+        "char_backward": glorot(of_char, 4 * of_char),
+        "word_input": init_gates(sizes.word, of_word),
+        "word_forward": glorot(of_word, 4 * of_word),
+        "word_backward": glorot(of_word, 4 * of_word),
+        "hidden": glorot(2 * of_word, sizes.mlp),
+        "output": Linear(sizes.mlp, N_TAGS, bias=False, init_scale="glorot").init,
+    }
+    keys = jax.random.split(key, len(makers))
+    params = {name: make(one) for (name, make), one in zip(makers.items(), keys, strict=True)}
+    if table is not None:
+        check_table("tagger", table, n_words, sizes.word)
+        params["embed"] = table
+    return params
 
 
-def _inputs(name: str, vectors: Wire, features: int, hidden: int) -> tuple[Wire, Wire]:
-    """What the vectors add to the gates `[4H]` of both LSTMs, all in one product outside of the loops."""
-    return amp.ppt(name, input_gates, params=init_gates(features, hidden), outputs=2)(vectors)
-
-
-def _both_ways(
-    name: str, inputs: tuple[Wire, Wire], place: str, hidden: int, replicas: int = 1
-) -> tuple[tuple[Wire, Wire], tuple[Wire, Wire]]:
-    """LSTMs left to right and right to left along the field `place`: for each, all its states `[2H]`, and the last one."""
-
-    def is_first(s: State) -> Any:
-        return s.first == 1
-
-    def is_last(s: State) -> Any:
-        return s.last == 1
-
-    left, right = inputs
-    return (
-        _lstm(f"{name}_forward", left, _Direction(place, 1, is_first, is_last), hidden, replicas),
-        _lstm(f"{name}_backward", right, _Direction(place, -1, is_last, is_first), hidden, replicas),
-    )
-
-
-@dataclass(frozen=True)
-class _Direction:
-    """The way in which a recurrent network reads a sequence.
+def tagger(noise: float = 0.1, replicas: int = 1) -> Callable[[Any, Any], jax.Array]:
+    """Makes the model: two LSTMs over a sentence's words, one each way; a rare word's vector comes from two LSTMs over its characters.
 
     Args:
-      place: The state field that numbers the elements.
-      step: 1 from left to right, -1 from right to left.
-      starts: Where it begins: a state function that is true there.
-      ends: Where it ends.
+      noise: Standard deviation of the Gaussian noise on word vectors, in training only.
+      replicas: The number of copies of the two LSTM cells over words, each for some instances (figure 4b).
+
+    Returns:
+      A function of parameters and an instance to the summed cross entropy of all words, in nats; with the metrics `accuracy` (over all words) and
+      `accuracy_without_o` (over words inside entities), and the output `logits`: a row `[9]` for each word, in the order of `ampjax.data.wikiner.TAGS`.
+
+    Raises:
+      SettingsError: If there is no replica.
     """
+    if replicas < 1:
+        raise SettingsError("tagger, `replicas`", "at least 1", f"{replicas}", "Give a positive number.")
 
-    place: str
-    step: int
-    starts: StateFn
-    ends: StateFn
+    def model(p: Any, s: Any) -> jax.Array:
+        def lstm(name: str, gates: Any, reverse: bool, replicas: int) -> tuple[jax.Array, Any]:
+            def cell(gate: jax.Array, state: jax.Array) -> jax.Array:
+                return lstm_cell(p[name], gate, state)
 
-    def next(self, s: State) -> State:
-        """The element that is read next."""
-        return s.replace(**{self.place: getattr(s, self.place) + self.step})
+            turn = cell if replicas == 1 else amp.node(name, replicas=replicas)(cell)
 
-    def previous(self, s: State) -> State:
-        """The element that was read before."""
-        return s.replace(**{self.place: getattr(s, self.place) - self.step})
+            def step(state: jax.Array, gate: jax.Array) -> tuple[jax.Array, jax.Array]:
+                state = turn(gate, state)
+                return state, state
 
+            return amp.scan(step, jnp.zeros(2 * p[name].shape[0]), gates, reverse=reverse)
 
-def _lstm(name: str, gates: Wire, direction: _Direction, hidden: int, replicas: int) -> tuple[Wire, Wire]:
-    """One LSTM as a loop over the elements of a sequence: all its states `[2H]`, and the last one."""
-    first, later = amp.cond(gates, direction.starts)
-    states = amp.phi(f"{name}/states")
-    last, more = amp.cond(states, direction.ends)
-    node = amp.ppt(name, lstm_cell, params=glorot(hidden, 4 * hidden), join=(direction.place,))
-    begun = amp.npt(f"{name}/start", _start)(first)
-    before = amp.isu(more, direction.next, direction.previous)
-    states.connect(begun, amp.replicate(node, replicas)(later, before))
-    return states, last
+        def both_ways(kind: str, vector: Callable[..., Any], *xs: Any, replicas: int = 1) -> Any:
+            left, right = amp.map(lambda *x: input_gates(p[f"{kind}_input"], vector(*x)), *xs)
+            return lstm(f"{kind}_forward", left, False, replicas), lstm(f"{kind}_backward", right, True, replicas)
+
+        def word(number: jax.Array, chars: Any) -> jax.Array:
+            def spell() -> jax.Array:
+                (left, _), (right, _) = both_ways("char", lambda c: amp.look_up(p["char_embed"], c), chars)
+                return lstm_outputs(left, right)
+
+            vector = amp.cond(number < 0, spell, lambda: amp.look_up(p["embed"], number))
+            return drawing(noise > 0, Noise(noise), vector)
+
+        def score(left: jax.Array, right: jax.Array, tag: jax.Array) -> jax.Array:
+            logits = jnp.tanh(lstm_outputs(left, right) @ p["hidden"]) @ p["output"]["w"]
+            amp.output("logits", logits)
+            hit, inside = jnp.argmax(logits) == tag, tag != OUTSIDE
+            amp.metric("accuracy", hit)
+            amp.metric("accuracy_without_o", hit & inside, inside)
+            return optax.softmax_cross_entropy_with_integer_labels(logits, tag)
+
+        (_, left), (_, right) = both_ways("word", word, s["words"], s["chars"], replicas=replicas)
+        return amp.sum(amp.map(score, left, right, s["tags"]))
+
+    return model
 
 
 def lstm_cell(w: jax.Array, gates: jax.Array, state: jax.Array) -> jax.Array:
@@ -208,12 +177,6 @@ def lstm_cell(w: jax.Array, gates: jax.Array, state: jax.Array) -> jax.Array:
     h, c = jnp.split(state, 2)
     i, f, o, g = jnp.split(gates + h @ w, 4)
     return _state(jax.nn.sigmoid(f + 1) * c + jax.nn.sigmoid(i) * jnp.tanh(g), o)
-
-
-def _start(gates: jax.Array) -> jax.Array:
-    """The cell where the state before is zero: no product, and no forget gate."""
-    i, _, o, g = jnp.split(gates, 4)
-    return _state(jax.nn.sigmoid(i) * jnp.tanh(g), o)
 
 
 def _state(c: jax.Array, o: jax.Array) -> jax.Array:
@@ -251,11 +214,6 @@ def input_gates(params: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return tuple(x @ params[way]["w"] + params[way]["b"] for way in ("forward", "backward"))  # type: ignore[return-value]
 
 
-def _spell(_: jax.Array, left: jax.Array, right: jax.Array) -> jax.Array:
-    """The last states `[2H]` of both LSTMs to a word vector `[2H]`: `h` of each."""
-    return lstm_outputs(left, right)
-
-
 def lstm_outputs(left: jax.Array, right: jax.Array) -> jax.Array:
     """Concatenates the outputs `h` of both LSTMs.
 
@@ -287,17 +245,6 @@ class Noise:
           key: A PRNG key; None in inference.
         """
         return x if key is None else x + self.deviation * jax.random.normal(key, x.shape)
-
-
-def _hidden(w: jax.Array, left: jax.Array, right: jax.Array) -> jax.Array:
-    return jnp.tanh(lstm_outputs(left, right) @ w)
-
-
-def _loss(logits: jax.Array, tag: jax.Array) -> Any:
-    """Cross entropy of one word, in nats."""
-    hit, inside = (x.astype(jnp.float32) for x in (jnp.argmax(logits) == tag, tag != OUTSIDE))
-    metrics = {"accuracy": (hit, 1.0), "accuracy_without_o": (hit * inside, inside)}
-    return optax.softmax_cross_entropy_with_integer_labels(logits, tag), metrics
 
 
 def glorot(n_in: int, n_out: int) -> Callable[[jax.Array], jax.Array]:

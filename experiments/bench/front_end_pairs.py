@@ -18,23 +18,21 @@ from ampjax.data.graphs import GraphInstances
 from ampjax.frontend.compile_model import Compiled
 from ampjax.ir.graph import Graph
 from ampjax.ir.instances import InstanceList, Instances
-from ampjax.models import act, ggnn, mixture, tree_lstm
+from ampjax.models import act, ggnn, mixture, tagger, tree_lstm
 from ampjax.models import permutation as permutation_model
-from ampjax.models.functions import (
-    mixture_function,
-    tagger_function,
-)
 from ampjax.models.rnn import list_reduction_rnn
-from ampjax.models.tagger import Sizes
 from ampjax.train.settings import Settings
 from experiments import babi15 as babi15_experiment
 from experiments import qm9 as qm9_experiment
+from experiments import wikiner as wikiner_experiment
 from experiments.bench.ours import set_up
 from experiments.by_hand import rnn_graph
 from experiments.by_hand.act_graph import act_messages, act_rnn
 from experiments.by_hand.ggnn_graph import Network, ggnn_regression, ggnn_selection
+from experiments.by_hand.mixture_graph import mixture_of_experts as mixture_graph
 from experiments.by_hand.permutation_graph import ShuffledRows
 from experiments.by_hand.permutation_graph import permutation as permutation_graph
+from experiments.by_hand.tagger_graph import tagger as tagger_graph
 from experiments.by_hand.tree_lstm_graph import tree_lstm as tree_lstm_graph
 from experiments.sentiment import chosen_cells
 
@@ -124,12 +122,14 @@ def _first(trees: sst.Trees, n: int) -> sst.Trees:
 def _sentences(amount: Amount) -> Pair:
     """The tagger, without noise."""
     best = {"min_admission": 64, "max_dispatch_size": 2048, "batch": 32, "max_active_keys": 64, "noise": 0.0}
-    _, task = _set_up("wikiner", 640, amount, **best)
-    sentences = task.train.data
-    counts = len(sentences.vocabulary.words) or 1, len(sentences.vocabulary.characters)
-    params = tagger_function.init(KEY, *counts, Sizes(noise=0))
-    compiled = amp.compile(tagger_function.tagger(0), params, tagger_function.SPEC)
-    return _pair(task, compiled, lambda: wikiner.plain(sentences))
+    options, task = _set_up("wikiner", 640, amount, **best)
+    sentences, _ = wikiner_experiment.load(options)
+    counts = wikiner_experiment.counts(sentences.vocabulary)
+    sizes = tagger.Sizes(noise=0)
+    compiled = amp.compile(tagger.tagger(0), tagger.init(KEY, *counts, sizes), tagger.SPEC)
+    graph = alike(task.graph, tagger_graph(*counts, sizes))
+    adapter, plain = lambda: wikiner.SentenceInstances(sentences), lambda: wikiner.plain(sentences)
+    return Pair(graph, adapter, compiled, plain, task.settings, task.tx)
 
 
 def _shuffles(amount: Amount) -> Pair:
@@ -143,10 +143,6 @@ def _shuffles(amount: Amount) -> Pair:
     return Pair(graph, lambda: ShuffledRows(data), compiled, lambda: permutation.plain(data), task.settings, task.tx)
 
 
-def _pair(task: Any, compiled: Compiled, plain: Callable[[], Sequence[Any]]) -> Pair:
-    return Pair(task.graph, lambda: replace(task.train), compiled, plain, task.settings, task.tx)
-
-
 def _experts(amount: Amount, top: int) -> Pair:
     """A mixture of experts, 32 rows an instance; random data."""
     rng, sizes, n = np.random.default_rng(0), mixture.Experts(128, 256, 10, top=top, noisy=False), 32
@@ -154,13 +150,13 @@ def _experts(amount: Amount, top: int) -> Pair:
         {"x": rng.normal(size=(n, 128)).astype(np.float32), "label": rng.integers(0, 10, n).astype(np.int32)}
         for _ in range(amount.of(100))
     ]
-    params = mixture_function.init(KEY, sizes)
+    params = mixture.init(KEY, sizes)
     params["gate"] = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), params["gate"])
-    compiled = amp.compile(mixture_function.mixture_of_experts(sizes), params, mixture_function.spec(sizes))
+    compiled = amp.compile(mixture.mixture_of_experts(sizes), params, mixture.spec(sizes))
     fields = {"i": np.arange(n), "n": np.full(n, n)}
     columns = lambda: InstanceList([{k: amp.messages(v, **fields) for k, v in one.items()} for one in plain])
     settings = Settings(max_active_keys=16, min_update_interval=512, max_dispatch_size=512, policy="wavefront")
-    return Pair(mixture.mixture_of_experts(sizes), columns, compiled, lambda: plain, settings, optax.adam(1e-3), params)
+    return Pair(mixture_graph(sizes), columns, compiled, lambda: plain, settings, optax.adam(1e-3), params)
 
 
 def _molecules(amount: Amount) -> Pair:

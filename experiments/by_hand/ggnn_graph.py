@@ -23,6 +23,7 @@ from ampjax.errors import SettingsError
 from ampjax.ir.graph import Graph
 from ampjax.ir.wires import Wire
 from ampjax.models.ggnn import GatedReadout, GatedUnit, Pad, Score
+from ampjax.models.layers.linear import linear
 
 
 @dataclass(frozen=True)
@@ -244,7 +245,7 @@ class Gate:
         Returns:
           `w [2H, H]` and `b`.
         """
-        return _glorot(2 * self.hidden, self.hidden).init(key)
+        return amp.nn.Linear(2 * self.hidden, self.hidden, init_scale="glorot").init(key)
 
     def __call__(self, params: Any, a: jax.Array, h: jax.Array) -> jax.Array:
         """Arrivals `[H]` and state `[H]` to `[H]`.
@@ -254,7 +255,7 @@ class Gate:
           a: The sum of what arrived, `[H]`.
           h: The state `[H]`.
         """
-        return jax.nn.sigmoid(_linear(params, a, h))
+        return jax.nn.sigmoid(linear(params, a, h))
 
 
 @dataclass(frozen=True)
@@ -276,11 +277,11 @@ class Candidate:
         Returns:
           `w [2H, H]` and `b`.
         """
-        return _glorot(2 * self.hidden, self.hidden).init(key)
+        return amp.nn.Linear(2 * self.hidden, self.hidden, init_scale="glorot").init(key)
 
     def __call__(self, params: Any, a: jax.Array, h: jax.Array, r: jax.Array) -> jax.Array:
         """Arrivals, state and reset gate `[H]` to `[H]`."""
-        return jnp.tanh(_linear(params, a, r * h))
+        return jnp.tanh(linear(params, a, r * h))
 
 
 @dataclass(frozen=True)
@@ -315,11 +316,3 @@ def _selected(row: jax.Array) -> Any:
 
 def _mix(candidate: jax.Array, h: jax.Array, z: jax.Array) -> jax.Array:
     return (1 - z) * h + z * candidate
-
-
-def _linear(params: Any, *inputs: jax.Array) -> jax.Array:
-    return jnp.concatenate(inputs, axis=-1) @ params["w"] + params["b"]
-
-
-def _glorot(n_in: int, n_out: int) -> amp.nn.Linear:
-    return amp.nn.Linear(n_in, n_out, init_scale="glorot")

@@ -12,7 +12,7 @@ from ampjax.models.layers.bernoulli import bernoulli
 from ampjax.models.layers.dropout import dropout, from_batch
 from ampjax.models.layers.linear import linear
 from ampjax.models.layers.losses import labelled_cross_entropy
-from experiments.by_hand import ggnn_graph, tree_lstm_graph
+from experiments.by_hand import ggnn_graph, mixture_graph, tagger_graph, tree_lstm_graph
 
 CASES = Cases()
 case = CASES.add
@@ -44,7 +44,7 @@ def linear_layer(hidden, rows, inputs):
 @case("nn.Embed")
 def table(hidden, rows, inputs):
     ids = inputs.integers(0, 40 + 2, rows)  # two are outside
-    look_up = body(tagger.tagger(2, 2), "embed")
+    look_up = body(tagger_graph.tagger(2, 2), "embed")
 
     def tested(table):
         return mapped(amp.nn.Embed(40, hidden))(table, ids) + mapped(look_up)(table, ids)
@@ -89,10 +89,10 @@ def cross_entropy(hidden, rows, inputs):
     return Problem(tested, lambda logits: f.labelled_cross_entropy(logits, labels), (inputs.normal(rows, hidden),))
 
 
-@case("tree_lstm_graph._loss", "tagger._loss")
+@case("tree_lstm_graph._loss", "tagger_graph._loss")
 def losses_of_rows(hidden, rows, inputs):
     labels = inputs.integers(0, hidden, rows)
-    tree, tag = (body(g, "xent") for g in (tree_lstm_graph.tree_lstm(2, tree_lstm.Cells()), tagger.tagger(2, 2)))
+    tree, tag = (body(g, "xent") for g in (tree_lstm_graph.tree_lstm(2, tree_lstm.Cells()), tagger_graph.tagger(2, 2)))
     pairs = np.stack([labels, labels % 2], -1)
 
     def tested(logits):
@@ -282,12 +282,12 @@ def pondering(hidden, rows, inputs):
 # Mixtures
 
 
-@case("mixture.Experts.gate", "mixture.Experts.importance_loss", "mixture._weighted")
+@case("mixture.Experts.gate", "mixture.Experts.importance_loss", "mixture_graph._weighted")
 def gates_of_experts(hidden, rows, inputs):
     """One and two experts a row, with and without noise; the importance loss of the rows together."""
     one, two = mixture.Experts(hidden, 8, 3, n=6, top=1), mixture.Experts(hidden, 8, 3, n=6, top=2)
     noise = normal_numbers(rows, 6)
-    combine = body(mixture.mixture_of_experts(two), "combine")
+    combine = body(mixture_graph.mixture_of_experts(two), "combine")
 
     def tested(p, x, first, second):
         weights, chosen, everywhere = mapped(two.gate)(p, x)
@@ -324,7 +324,7 @@ def experts(hidden, rows, inputs):
 
 
 def _tagger():
-    return tagger.tagger(2, 2, tagger.Sizes(noise=0.1))
+    return tagger_graph.tagger(2, 2, tagger.Sizes(noise=0.1))
 
 
 @case("tagger.lstm_cell")
@@ -334,7 +334,7 @@ def tagger_cell(hidden, rows, inputs):
     return Problem(mapped(body(_tagger(), "word_forward")), f.tagger_cell, (w, *data))
 
 
-@case("tagger.input_gates", "tagger._start")
+@case("tagger.input_gates", "tagger_graph._start")
 def tagger_start(hidden, rows, inputs):
     """Vectors to both ways' gates, and the states where both ways start."""
     graph = _tagger()
@@ -351,7 +351,7 @@ def tagger_start(hidden, rows, inputs):
     return Problem(tested, formula, (inputs.like({"forward": width, "backward": width}), inputs.normal(rows, hidden)))
 
 
-@case("tagger._spell", "tagger.lstm_outputs", "tagger._hidden", "tagger.Noise")
+@case("tagger_graph._spell", "tagger.lstm_outputs", "tagger_graph._hidden", "tagger.Noise")
 def tagger_head(hidden, rows, inputs):
     """A word vector from the last states of its characters, with noise and without, and the hidden layer of the classifier."""
     graph = _tagger()

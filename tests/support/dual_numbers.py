@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex
 
-from ampjax.frontend.deduction.traced_bodies import Program, traced
 from ampjax.jaxprs.primitives import bind, jvp_rule, opened
+from ampjax.jaxprs.traced_bodies import Program, traced
 
 
 class Dual:

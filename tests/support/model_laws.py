@@ -15,9 +15,9 @@ from support.dual_numbers import run as run_program
 
 import ampjax as amp
 from ampjax.frontend.deduction.graph_draft import GraphDraft
-from ampjax.frontend.deduction.traced_bodies import TracedBody
 from ampjax.frontend.instance_columns import Columns, CompiledInstances
 from ampjax.ir.ops.payload_nodes import Reduce
+from ampjax.jaxprs.traced_bodies import TracedBody
 from ampjax.testing.interpreter import Run
 from ampjax.testing.oracles import find_oracle
 from ampjax.testing.reference import _unpack as messages_of

@@ -8,15 +8,17 @@ import ampjax as amp
 from ampjax.data import list_reduction, mnist, permutation, sst, wikiner
 from ampjax.data.graphs import GraphInstances, Graphs
 from ampjax.models.act import Ponder
-from ampjax.models.mixture import Experts, mixture_of_experts
+from ampjax.models.mixture import Experts
 from ampjax.models.mlp import mlp
-from ampjax.models.tagger import Sizes, tagger
+from ampjax.models.tagger import Sizes
 from ampjax.models.tree_lstm import Cells
 from experiments.by_hand.act_graph import act_rnn
 from experiments.by_hand.ggnn_graph import Network, ggnn_regression, ggnn_selection
+from experiments.by_hand.mixture_graph import mixture_of_experts
 from experiments.by_hand.permutation_graph import ShuffledRows
 from experiments.by_hand.permutation_graph import permutation as permutation_graph
 from experiments.by_hand.rnn_graph import list_reduction_rnn
+from experiments.by_hand.tagger_graph import tagger
 from experiments.by_hand.tree_lstm_graph import tree_lstm
 
 KINDS = 3

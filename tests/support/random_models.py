@@ -173,6 +173,12 @@ def _joined(p, env, key, x, y):
     return jax.nn.sigmoid(x @ p[key]["w"]) * y + p[key]["b"]
 
 
+def _cell(p, env, key, state, x):
+    """A recurrent cell: with a state of zeros there is no product, and no parameter."""
+    h = evaluate(state, p, env)
+    return jnp.tanh(h @ p[key]["w"] + evaluate(x, p, env)) + 0.5 * h
+
+
 def _named(p, env, x):
     call = amp.node("named_node")(lambda x: jnp.tanh(x @ p["named"]["w"]) + p["named"]["b"])
     return call(evaluate(x, p, env))
@@ -224,6 +230,15 @@ def _switch_read(p, env, value, *branches):
     x = evaluate(value, p, env)
     index = _decision(x).astype(jnp.int32) + _decision(-x[::-1]).astype(jnp.int32)
     return amp.switch(amp.read(index), [function(each, p, env) for each in branches])
+
+
+def _experts(p, env, values, *branches):
+    """Several choices between the same functions."""
+    total, functions = 0.0, [function(each, p, env) for each in branches]
+    for value in values:
+        test = _decision(evaluate(value, p, env))
+        total = total * 0.5 + amp.switch(amp.read(test.astype(jnp.int32)), functions)
+    return total
 
 
 def _while(p, env, init, body, most):
@@ -298,6 +313,7 @@ OPERATIONS = {
     "embed": lambda p, env, i: p["embed"]["e"][evaluate(i, p, env) % WORDS],
     "dense": _dense,
     "joined": _joined,
+    "cell": _cell,
     "named": _named,
     "mix": lambda p, env, x, y: evaluate(x, p, env) * 0.6 - jnp.sin(evaluate(y, p, env)),
     "relu": lambda p, env, x: jax.nn.softplus(evaluate(x, p, env)),
@@ -325,6 +341,7 @@ OPERATIONS = {
     "switch": _switch,
     "cond_read": _cond_read,
     "switch_read": _switch_read,
+    "experts": _experts,
     "while": _while,
     "fold": _fold,
     "scan_tree": _scan_tree,
@@ -480,7 +497,7 @@ class Grower:
             "cond",
             "switch",
         ]
-        reads = ["cond_read", "switch_read", "while"]
+        reads = ["cond_read", "switch_read", "experts", "while"]
         whole = ["sum", "mean", "max", "take", "scan", "scan", "fori", "fold", "let"]
         asks = ["recall", "recall"] if scope.of(RECURSION) else []
         kind = self.pick(plain + reads + asks + ([] if scope.decided else whole))
@@ -548,6 +565,10 @@ class Grower:
 
     def _switch_read(self, scope):
         return ("switch_read", self.vector(scope.deeper()), *self.branches(scope.deeper().inside_decision(), 3))
+
+    def _experts(self, scope):
+        values = tuple(self.vector(scope.deeper()) for _ in range(self.draw(st.integers(2, 3))))
+        return ("experts", values, *self.branches(scope.deeper().inside_decision(), 2))
 
     def _while(self, scope):
         name = self.fresh()
@@ -619,12 +640,18 @@ class Grower:
         sequences, types = self.arguments(dimension, scope)
         carry, names = self.fresh(), [self.fresh() for _ in types]
         inner = scope.deeper().having(**{carry: kind, **dict(zip(names, types, strict=True))})
-        result = self.fresh()
+        result, init = self.fresh(), None
         after = self.expression(kind, inner)
+        if kind == VECTOR and self.draw(st.booleans()):
+            after = self.pick(
+                [after, self.vector(inner, is_leaf=True)]
+            )  # of a whole expression there is seldom a first round
+            after = ("cell", self.pick("abc"), ("get", carry), after)
+            init = self.pick([("zeros",), ("zeros",), None])
         y = self.vector(inner.having(**{result: kind}), is_leaf=self.draw(st.booleans()))
         body = ("let", result, after, ("pair", ("get", result), y))
         step = ("fn", (carry, *names), body)
-        return kind, ("scan", sequences, self.initial(kind, scope), step, self.draw(st.booleans()), which)
+        return kind, ("scan", sequences, init or self.initial(kind, scope), step, self.draw(st.booleans()), which)
 
     def fold(self, scope, tree, which):
         kind = self.pick([VECTOR, VECTOR, *PAIR_TYPES])

@@ -232,7 +232,11 @@ def softmax(xs: Any) -> Any:
       A sequence of the same length.
     """
     total = logsumexp(xs)
-    return map(lambda x: jnp.exp(x - total), xs)
+
+    def weight(x: Any) -> jax.Array:
+        return jnp.exp(x - total)
+
+    return map(weight, xs)
 
 
 def take(xs: Any, at: Any) -> Any:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import jax
@@ -19,6 +20,7 @@ from jax import export
 from jax.extend import core as jex
 
 from ampjax.errors import GraphError
+from ampjax.frontend.combinators.variable_names import assigned_name
 from ampjax.jaxprs.primitives import is_library_file, line_text, shape_text
 
 COMBINATOR = jex.Primitive("combinator")
@@ -60,11 +62,13 @@ class Traced:
       jaxpr: Its open jaxpr. Its first variables are what it closed over, the others its arguments' leaves.
       results: The structure of its result.
       line: The user's line that gave it to the combinator.
+      called: The user's name for what it gives: the variable for what the combinator gives, else its own; empty if it has none.
     """
 
     jaxpr: Any
     results: Any
     line: str
+    called: str = ""
 
     @property
     def variables(self) -> list[Any]:
@@ -114,6 +118,10 @@ class Call:
     line: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    def content(self) -> Any:
+        """What it computes, whatever lines it comes from, for `ampjax.jaxprs.content`."""
+        return self.kind, tuple(function.jaxpr for function in self.functions), tuple(self.n_closed), dict(self.options)
+
 
 @contextmanager
 def tracing() -> Iterator[Dimensions]:
@@ -162,7 +170,7 @@ def trace(
         return [jnp.asarray(x) for x in out]
 
     closed = jax.make_jaxpr(flat)(*leaves)
-    return Traced(closed.jaxpr, result[0], user_line()), list(closed.consts), list(closed.out_avals)
+    return Traced(closed.jaxpr, result[0], user_line(), _called(function)), list(closed.consts), list(closed.out_avals)
 
 
 def bind(call: Call, operands: Sequence[Any]) -> list[Any]:
@@ -240,12 +248,25 @@ def require_same(line: str, what: str, wanted: Sequence[Any], got: Sequence[Any]
         )
 
 
+def _called(function: Callable[..., Any]) -> str:
+    frame, name = _user_frame(), getattr(function, "__name__", "<none>")
+    return (frame and assigned_name(frame)) or ("" if name.startswith("<") else name.strip("_"))
+
+
 def user_line() -> str:
     """The line of the user's code that runs now, with its function: `file.py:12`; in a notebook the line itself."""
+    frame = _user_frame()
+    if frame is None:
+        return "the model"
+    return f"{line_text(Path(frame.f_code.co_filename), frame.f_lineno)}, `{frame.f_code.co_name}`"
+
+
+def _user_frame() -> FrameType | None:
+    """The frame of the user's code that runs now."""
     frame = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
         if not is_library_file(name) and not name.endswith("contextlib.py"):
-            return f"{line_text(Path(name), frame.f_lineno)}, `{frame.f_code.co_name}`"
+            return frame
         frame = frame.f_back
-    return "the model"
+    return None

@@ -144,7 +144,7 @@ class Equation:
     def function(self) -> str:
         """The user's function that it is in; empty if that has no name."""
         name = source_function(self.source)
-        return "" if name.startswith("<") else name
+        return "" if name.startswith("<") else name.strip("_")
 
     @property
     def tells(self) -> bool:

@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import GraphError
@@ -15,8 +13,9 @@ from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.deduction.clusters import OUTSIDE, Cluster, Clusters
 from ampjax.frontend.deduction.equations import Atom, Equation, Equations, Known, Name, flatten, needed
 from ampjax.frontend.deduction.index_spaces import Column, Region
+from ampjax.frontend.deduction.joined_calls import joined, numbers_of
 from ampjax.frontend.deduction.node_bodies import LossPart, NodeNote
-from ampjax.frontend.deduction.numpy_equations import numpy_results
+from ampjax.frontend.deduction.opened_functions import Opened, constant_results
 from ampjax.frontend.deduction.summands import summands
 from ampjax.frontend.deduction.values import (
     Computed,
@@ -40,18 +39,17 @@ if TYPE_CHECKING:
 class FunctionLowering:
     """One function that is being lowered in one place."""
 
-    def __init__(
-        self, lowering: Lowering, region: Region, env: dict[Name, Value], equations: list[Equation], results: list[Atom]
-    ):
-        self.lowering, self.region, self.env = lowering, region, env
-        self.results = results
-        self.equations = equations
-        self.makers = {name: equation for equation in equations for name in equation.outputs}
+    def __init__(self, lowering: Lowering, region: Region, function: Opened):
+        self.lowering, self.region, self.env = lowering, region, dict(function.values)
+        self.equations, self.results, self.called = function.equations, function.results, function.called
+        self.makers = {name: equation for equation in self.equations for name in equation.outputs}
         self.statics: dict[Name, Equation] = {}
-        self.n_uses = Counter(atom for equation in equations for atom in equation.inputs) + Counter(results)
+        self.n_uses = Counter(atom for equation in self.equations for atom in equation.inputs) + Counter(self.results)
         self.losses: dict[Name, list[tuple[Value, ...]]] = {}
+        self.metrics: list[Atom] = []
         self.element_losses: dict[Name, list[tuple[Value, ...]]] = {}
         self.of_losses: dict[Atom, Any] = {}
+        self.choosers: dict[Atom, Equation] = {}
 
     def lower(self, wanted: Wanted) -> list[Any]:
         """Lowers it; see `Lowering.run`."""
@@ -59,8 +57,10 @@ class FunctionLowering:
         for i, weights in wanted.losses.items():
             self._loss_terms(self.results[i], weights)
         read = [atom for i, atom in enumerate(self.results) if i in wanted.values and isinstance(atom, Name)]
-        outside = {*read, *self.losses}
-        kept = needed(late, [*outside, *self.element_losses])
+        self.metrics = [self.results[i] for i in wanted.metrics]
+        outside = {*read, *self.losses, *(atom for atom in self.metrics if isinstance(atom, Name))}
+        kept = joined(needed(late, [*outside, *self.element_losses]), self._is_computed)
+        self.choosers = {atom: each for each in kept for atom in numbers_of(each)}
         clusters = self._clusters(kept, self._of_losses(kept, read))
         order = clusters.in_order(outside)
         readers = clusters.readers()
@@ -72,7 +72,8 @@ class FunctionLowering:
             if cluster.call is None and not cluster.is_loss:
                 self._compute(cluster, set(read), readers, wanted.groups)
         self._note_losses()
-        return [self._value(atom) if i in wanted.values else None for i, atom in enumerate(self.results)]
+        told = {i: self.of_losses.get(self.results[i], self._value(self.results[i])) for i in wanted.metrics}
+        return [self._value(atom) if i in wanted.values else told.get(i) for i, atom in enumerate(self.results)]
 
     def _note_losses(self) -> None:
         terms = self.lowering.terms
@@ -147,11 +148,7 @@ class FunctionLowering:
             return True
         self._refuse_sequences(equation, values)
         leaves = leaves_of(values)
-        is_computed = (
-            equation.draws
-            or equation.reads is not None
-            or any(value is None or isinstance(value, Computed) for value in values)
-        )
+        is_computed = equation.draws or equation.reads is not None or any(map(self._is_computed, equation.inputs))
         if is_computed or (leaves and any(isinstance(value, Static) for value in values)):
             return False
         self._early(equation, values, leaves)
@@ -193,10 +190,11 @@ class FunctionLowering:
     def _leave_to_losses(self, cluster: Cluster, equations: Sequence[Equation]) -> None:
         """What only losses and metrics read; with it goes what metrics know from the instance, such as how much a value counts."""
         told = [atom for e in equations if e.call is not None and e.call.kind == "metric" for atom in e.inputs]
+        told += self.metrics
         static = [atom for atom in told if isinstance(atom, Name) and isinstance(self.env.get(atom), Static)]
         made = [name for equation in cluster.equations for name in equation.outputs]
         results = [name for name in made if name in told or name in self.losses]
-        results += [name for name in dict.fromkeys(static)]
+        results += dict.fromkeys(static)
         steps, roots = self._steps(cluster.equations, results)
         if any(isinstance(self.env[name], OfParams) for name in roots):
             cluster.is_loss = False  # a combinator has given what follows from parameters alone: a loss has none
@@ -213,6 +211,11 @@ class FunctionLowering:
         )
         self.of_losses = {name: LossPart(note, number) for number, name in enumerate(results)}
         self.env |= {name: self.of_losses[name] for name in results if name not in static}
+
+    def _is_computed(self, atom: Atom) -> bool:
+        """Whether a value comes in a message."""
+        value = self._known(atom)
+        return value is None or isinstance(value, Computed)
 
     def _known(self, atom: Atom) -> Value | None:
         return Constant(atom.value) if isinstance(atom, Known) else self.env.get(atom)
@@ -248,13 +251,8 @@ class FunctionLowering:
             for i, name in enumerate(equation.outputs):
                 self.env[name] = Static(_Part(whole, i))
         else:
-            operands = [value.value for value in values]
-            results: Sequence[Any] | None = numpy_results(equation.source, operands)
-            if results is None:
-                with jax.ensure_compile_time_eval():
-                    results = bind(equation.source, operands)
-            for name, result in zip(equation.outputs, results, strict=True):
-                self.env[name] = Constant(np.asarray(result) if not _is_key(result) else result)
+            results = constant_results(equation.source, [value.value for value in values])
+            self.env |= {name: Constant(result) for name, result in zip(equation.outputs, results, strict=True)}
 
     # -- clusters
 
@@ -282,7 +280,8 @@ class FunctionLowering:
 
         def readers_of(name: Name) -> set[Any]:
             """Who reads a result: other clusters, losses, and whoever gets it from the function."""
-            loss, out = {OUTSIDE} if name in self.losses else set(), {name} if name in read else set()
+            is_told = name in self.losses or name in self.metrics
+            loss, out = {OUTSIDE} if is_told else set(), {name} if name in read else set()
             return {*readers.get(name, ()), *loss, *out}
 
         own = [name for equation in cluster.equations for name in equation.outputs if readers_of(name)]
@@ -295,13 +294,13 @@ class FunctionLowering:
         names: list[list[Name]] = [list(b) for b in bundles]  # type: ignore[arg-type]
         rest = [name for name in own if not any(name in bundle for bundle in names)]
         reads = self._reads(steps)
-        names += together(rest, lambda name: {name} if name in reads else readers_of(name))
+        names += together(rest, lambda name: {self.choosers.get(name, name)} if name in reads else readers_of(name))
         flat = [name for bundle in names for name in bundle]
         values = [self.env[name] for name in roots]
         leaves, maker = leaves_of(values), self._maker_of(cluster)
         ends = np.cumsum([len(bundle) for bundle in names]).tolist()
         note = NodeNote(
-            name=cluster.equations[-1].function or self.region.space.dimension or "node",
+            name=cluster.equations[-1].function or self.called or self.region.space.dimension or "node",
             region=self.region,
             inputs=values,
             types=[name.aval for name in roots],
@@ -422,7 +421,3 @@ def _of_params(equation: Equation, values: Sequence[Any], number: int) -> Callab
         return bind(equation.source, operands)[number]
 
     return compute
-
-
-def _is_key(value: Any) -> bool:
-    return jnp.issubdtype(getattr(value, "dtype", np.dtype(np.float32)), jax.dtypes.prng_key)

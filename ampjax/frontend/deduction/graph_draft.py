@@ -15,13 +15,13 @@ from ampjax.frontend.deduction.edge_plans import EdgePlan
 from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.deduction.node_bodies import NodeNote, PackedBody, as_it_is, unpack
 from ampjax.frontend.deduction.params_nodes import ParamsNodes
-from ampjax.frontend.deduction.traced_bodies import traced
 from ampjax.frontend.deduction.values import Computed, Flow, Static, Value
 from ampjax.ir.builders import control_builders, payload_builders, pump_builders, ragged_builders
 from ampjax.ir.builders.replicate_builder import replicate
 from ampjax.ir.graph import Graph, current_graph
 from ampjax.ir.state import State, StateFn
 from ampjax.ir.wires import Wire
+from ampjax.jaxprs.traced_bodies import traced
 from ampjax.nn import TableEmbed
 from ampjax.sparse import Table
 

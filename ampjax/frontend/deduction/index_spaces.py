@@ -271,6 +271,11 @@ class Region:
         holds: np.ndarray | None = None
         for guard in self.guards:
             assert guard.column is not None
-            one = guard.column.inside(self.space).of(data) == guard.value
+            values = guard.column.inside(self.space).of(data)
+            if len(values) and not values.strides[0]:  # the same for all rows
+                if values[0] == guard.value:
+                    continue
+                return np.zeros(0, np.int64)
+            one = values == guard.value
             holds = one if holds is None else holds & one
         return None if holds is None else np.flatnonzero(holds)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import Call, Traced
-from ampjax.frontend.deduction.equations import Equation, Name, flatten
+from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.deduction.function_lowering import FunctionLowering
 from ampjax.frontend.deduction.graph_draft import GraphDraft
 from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.deduction.node_bodies import NodeNote, as_it_is
+from ampjax.frontend.deduction.opened_functions import Opened, opened
 from ampjax.frontend.deduction.values import (
     Computed,
     Constant,
@@ -51,7 +52,7 @@ class Lowering:
         self.recursions: dict[Any, Any] = {}
         self._rules = rules
         self._numbers: dict[str, int] = {}
-        self._constants: dict[Any, Column] = {}
+        self._columns: dict[Hashable, Column] = {}
 
     def number(self, prefix: str) -> str:
         """A name that nothing has, such as `if_2`."""
@@ -76,10 +77,11 @@ class Lowering:
         Returns:
           What each result is; None where it is not wanted.
         """
-        atoms = {variable: Name(variable.aval) for variable in function.variables}
-        equations, results = flatten(function, atoms)
-        env: dict[Name, Value] = dict(zip(atoms.values(), values, strict=True))
-        return FunctionLowering(self, region, env, equations, results).lower(wanted)
+        return self.run_opened(opened(function, values), region, wanted)
+
+    def run_opened(self, function: Opened, region: Region, wanted: Wanted) -> list[Any]:
+        """Lowers a function's equations; see `run`."""
+        return FunctionLowering(self, region, function).lower(wanted)
 
     def call(self, equation: Equation, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
         """Lowers a combinator.
@@ -220,10 +222,18 @@ class Lowering:
             return value.column.inside(space)
         assert isinstance(value, Constant)
         one = np.asarray(value.value, kind.dtype)
-        key = (id(space), one.dtype, kind.shape, one.tobytes())
-        if key not in self._constants:
-            self._constants[key] = Column(space, lambda data: np.broadcast_to(one, (space.n_rows(data), *kind.shape)))
-        return self._constants[key]
+        key = (space, one.dtype, kind.shape, one.tobytes())
+        return self.same_column(key, space, lambda data: np.broadcast_to(one, (space.n_rows(data), *kind.shape)))
+
+    def same_column(self, key: Hashable, space: IndexSpace, compute: Callable[[Any], np.ndarray]) -> Column:
+        """A column that several places ask for: the same for the same key.
+
+        Args:
+          key: What it says.
+          space: Its space.
+          compute: From the data set to the array `[rows, ...]`.
+        """
+        return self._columns.setdefault(key, Column(space, compute))
 
     def _copied(
         self, value: Elements, region: Region, around: IndexSpace, origin: Callable[[Any], np.ndarray], line: str

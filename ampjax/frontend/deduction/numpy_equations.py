@@ -7,17 +7,34 @@ from typing import Any
 
 import numpy as np
 
+
+def _largest(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """`np.maximum`; a column whose entries are not below a number is given back as it is."""
+    for least, column in ((x, y), (y, x)):
+        if not least.ndim and column.size and column.min() >= least:
+            return column
+    return np.maximum(x, y)
+
+
+def _smallest(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """`np.minimum`, likewise."""
+    for most, column in ((x, y), (y, x)):
+        if not most.ndim and column.size and column.max() <= most:
+            return column
+    return np.minimum(x, y)
+
+
 _SAME: Mapping[str, Callable[..., np.ndarray]] = {
     "add": np.add,
     "and": np.bitwise_and,
-    "clamp": lambda least, x, most: np.minimum(np.maximum(x, least), most),
+    "clamp": lambda least, x, most: _smallest(_largest(x, least), most),
     "eq": np.equal,
     "ge": np.greater_equal,
     "gt": np.greater,
     "le": np.less_equal,
     "lt": np.less,
-    "max": np.maximum,
-    "min": np.minimum,
+    "max": _largest,
+    "min": _smallest,
     "mul": np.multiply,
     "ne": np.not_equal,
     "neg": np.negative,

@@ -137,6 +137,7 @@ class Wanted:
       values: Numbers of the results that are read.
       losses: By number of a result that is a summand of the loss and nothing else, what it is multiplied with.
       groups: Results that should travel in one message, since the same nodes read them; any other travels alone.
+      metrics: Numbers of the results that are metrics and read by nothing else.
     """
 
     def __init__(
@@ -144,8 +145,9 @@ class Wanted:
         values: set[int],
         losses: Mapping[int, tuple[Value, ...]] | None = None,
         groups: Sequence[Sequence[int]] = (),
+        metrics: Sequence[int] = (),
     ):
-        self.values, self.losses, self.groups = values, dict(losses or {}), groups
+        self.values, self.losses, self.groups, self.metrics = values, dict(losses or {}), groups, metrics
 
 
 def packed_shape(types: list[Any]) -> tuple[int, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -11,13 +10,11 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import Call, Traced
-from ampjax.frontend.deduction.equations import calls
 from ampjax.frontend.deduction.graph_draft import built
 from ampjax.frontend.deduction.index_spaces import Column, Guard, Region
 from ampjax.frontend.deduction.lowering import Lowering, by_dtype
-from ampjax.frontend.deduction.node_bodies import NodeNote
+from ampjax.frontend.deduction.node_bodies import NodeNote, as_it_is
 from ampjax.frontend.deduction.values import Computed, Constant, Elements, Flow, Static, Value, Wanted
-from ampjax.frontend.rules.loops import leave
 from ampjax.ir.builders import control_builders
 from ampjax.ir.state import State
 
@@ -40,105 +37,19 @@ def switch(low: Lowering, call: Call, operands: Sequence[Value], region: Region,
         inputs = routed(low, call.functions, given, guards, call.options["word"], call.line)
     elif isinstance(index, Computed) and index.was_read is not None:
         guards = [Guard(field, i, None) for i in range(len(given))]
-        inputs = _routed_by_value(low, call, given, guards, region, index)
+        inputs = routed_by_value(low, call, given, guards, region, index)
     else:
-        raise GraphError(
-            call.line,
-            "a choice that follows from the instance",
-            "one that depends on parameters",
-            "Say that it is to be read back: `amp.read(...)`.",
-        )
+        raise unread(call)
     results = []
     for function, values, guard in zip(call.functions, inputs, guards, strict=True):
         results.append(low.run(function, values, region.where(guard), Wanted(wanted.values, groups=wanted.groups)))
-    return _merged(low, call, results, guards, region, wanted)
+    return merged(low, call.results, call.options["word"], call.line, results, guards, region, wanted)
 
 
-def while_loop(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
-    """A loop that reads a value to know whether it goes on. The test stands at the end of each round; the first one is a choice before it."""
-    (test, turn, same), (n_test, n_turn, _) = call.functions, call.n_closed
-    closed, init = list(operands[n_test : n_test + n_turn]), list(operands[n_test + n_turn :])
-    asked = [*operands[:n_test], *init]
-    (answer,) = low.run(test, asked, region, Wanted({0}))
-    if isinstance(answer, Constant):
-        return _rounds(low, call, closed, init, region, wanted) if answer.value else init
-    if isinstance(answer, Static) and any(used.kind == "read" for used in calls(test.jaxpr)):
-        (known,) = low.packed([answer], [test.jaxpr.outvars[0].aval], region, "while", call.line)
-        answer = replace(known, was_read=1)  # the first round follows from the instance, the others need not
-    answer = replace(_require_read(answer, call), was_read=1)  # as many rounds are assumed as there can be
-    field = low.number("if")
-    guards = [Guard(field, value, None) for value in (0, 1)]
-    functions = replace(call, functions=(same, turn))
-    ended, goes = _routed_by_value(low, functions, [init, [*closed, *init]], guards, region, answer)
-    after = _rounds(low, call, goes[:n_turn], goes[n_turn:], region.where(guards[1]), wanted)
-    return _merged(low, call, [ended, after], guards, region, wanted)
-
-
-def _rounds(
-    low: Lowering, call: Call, closed: Sequence[Value], init: Sequence[Value], region: Region, wanted: Wanted
-) -> list[Any]:
-    """A loop that begins with a round. What the rounds close over is carried along; what only the test reads is not."""
-    turn, n, most = call.functions[1], len(call.results), call.options["most"]
-    given = [*closed, *(_if_read(value, v, turn) for value, v in zip(init, turn.variables[len(closed) :], strict=True))]
-    carried = [
-        i
-        for i, (value, variable) in enumerate(zip(given, turn.variables, strict=True))
-        if (i >= len(closed) and i - len(closed) in wanted.values)
-        or (variable in turn.used and (i >= len(closed) or _must_be_carried(value, call)))
-    ]
-    carried = carried or [len(closed)]  # something must go around
-    types = [turn.variables[i].aval for i in carried]
-    space = region.space.along(low.number("round"), None)
-    inner, name, index = region.within(space), space.dimension, space.index
-    field = space.fact(low.number("go_on"), None, f"whether the loop goes on ({call.line})")
-    is_new = [i >= len(closed) for i in carried]
-    groups = [[k for k in group if is_new[k] == new] for new in (False, True) for group in by_dtype(types)]
-    groups = [group for group in groups if group]
-    loops, places = [], dict(enumerate(given))
-    for group in groups:
-        start = low.pack(
-            [given[carried[k]] for k in group], [types[k] for k in group], region, f"{name}/init", call.line
-        )
-        start = low.draft.fresh(start, f"{name}/init", call.line)
-        begin = lambda s: s.replace(**dict.fromkeys(space.facts, 0), **{index: 0})
-        first = low.draft.relabel(start, inner, begin, f"{name}/first", True)
-        loop = low.draft.loop(inner, start.types, name, is_fresh=True)
-        loops.append((first, loop))
-        places |= {carried[k]: Computed(loop, part) for part, k in enumerate(group)}
-    needed = {carried[k] - len(closed) for k in range(len(carried)) if is_new[k]}
-    together = [[carried[k] - len(closed) for k in group] for group in groups if is_new[group[0]]]
-    low.draft.anchors[inner] = loops[0][1]
-    results = low.run(turn, [places[i] for i in range(len(given))], inner, Wanted(needed | {n}, groups=together))
-    _require_read(results[n], call)
-    choice = _alone(low, results[n], inner, call)
-    goes_on = lambda s: getattr(s, index) + 1 < most
-    final: dict[int, Computed] = {}
-    for group, (first, loop) in zip(groups, loops, strict=True):
-        kinds = [types[k] for k in group]
-        after = [results[carried[k] - len(closed)] if is_new[k] else places[carried[k]] for k in group]
-        flow = low.draft.fresh(low.pack(after, kinds, inner, f"{name}/carry", call.line), name, call.line)
-        flow = _route_by(low, flow, choice, field, lambda s: goes_on(s).astype(np.int64), call)
-        again, out = low.draft.split(
-            flow, lambda s: (getattr(s, field) == 1) & goes_on(s), [inner, inner], f"{name}/again"
-        )
-        step = lambda s: s.replace(**{index: getattr(s, index) + 1})
-        low.draft.close_loop(loop, first, low.draft.relabel(again, inner, step, f"{name}/next", True))
-        if is_new[group[0]]:
-            left = leave(low, out, space, region, f"{name}/leave")
-            final |= {carried[k] - len(closed): Computed(left, part) for part, k in enumerate(group)}
-    return [final.get(i) if i in wanted.values else None for i in range(n)]
-
-
-def _if_read(value: Value, variable: Any, turn: Traced) -> Value:
-    """What a round begins with; nothing of it where no round reads it, since it may not have been sent to where rounds are made."""
-    return value if variable in turn.used else Constant(np.zeros(variable.aval.shape, variable.aval.dtype))
-
-
-def _require_read(answer: Any, call: Call) -> Computed:
-    if not isinstance(answer, Computed) or answer.was_read is None:
-        fix = "Read what it depends on with `amp.read`; for a number of rounds that the instance says, use `amp.fori_loop`."
-        raise GraphError(call.line, "a test of a value that is read back", "a test without `amp.read`", fix)
-    return answer
+def unread(call: Call) -> GraphError:
+    """The error of a choice by a value that is not read back."""
+    fix = "Say that it is to be read back: `amp.read(...)`."
+    return GraphError(call.line, "a choice that follows from the instance", "one that depends on parameters", fix)
 
 
 def routed(
@@ -192,7 +103,7 @@ def routed(
     return inputs
 
 
-def _routed_by_value(
+def routed_by_value(
     low: Lowering,
     call: Call,
     given: Sequence[Sequence[Value]],
@@ -200,25 +111,62 @@ def _routed_by_value(
     region: Region,
     index: Computed,
 ) -> list[list[Value]]:
-    """What each branch gets where a value that was read chooses: all that any branch needs comes with the message that is sent."""
+    """What each branch gets where a value that was read chooses.
+
+    Args:
+      low: The lowering.
+      call: The choice.
+      given: What the variables of each branch are.
+      guards: For each branch, where it is chosen.
+      region: Where the choice is made.
+      index: What chooses.
+
+    Returns:
+      What the variables of each branch are where it is chosen.
+    """
+    field = region.space.fact(guards[0].field, None, f"which function is chosen ({call.line})")
+    choice = alone(low, [index], region, call)
+
+    def send(flow: Flow) -> list[Flow]:
+        sent = route_by(low, flow, choice, [field], _always(index.was_read), call)
+        return split_by(low, sent, field, guards, call.options["word"])
+
+    return sent_along(low, call, given, region, send)
+
+
+def sent_along(
+    low: Lowering,
+    call: Call,
+    given: Sequence[Sequence[Value]],
+    region: Region,
+    send: Callable[[Flow], list[Flow]],
+) -> list[list[Value]]:
+    """What each branch gets where values that were read choose: all that any branch needs comes with the message that is sent.
+
+    Args:
+      low: The lowering.
+      call: The choice.
+      given: What the variables of each branch are.
+      region: Where the choice is made.
+      send: Notes how a message gets to the branches: a wire for each of them.
+
+    Returns:
+      What the variables of each branch are where it is chosen.
+    """
     needed: list[Value] = []
     types: list[Any] = []
     for values, function in zip(given, call.functions, strict=True):
         for value, variable in zip(values, function.variables, strict=True):
-            if variable in function.used and _must_be_carried(value, call) and not any(value is v for v in needed):
+            if variable in function.used and must_be_carried(value, call) and not any(value is v for v in needed):
                 needed.append(value)
                 types.append(variable.aval)
     if not needed:
         needed, types = [Constant(np.int32(0))], [jax.ShapeDtypeStruct((), np.int32)]
-    field = region.space.fact(guards[0].field, None, f"which function is chosen ({call.line})")
-    choice = _alone(low, index, region, call)
     places: dict[int, tuple[int, int]] = {}
     outputs: list[list[Flow]] = []
     for group in by_dtype(types):
         flow = low.pack([needed[i] for i in group], [types[i] for i in group], region, call.options["word"], call.line)
-        flow = low.draft.fresh(flow, call.options["word"], call.line)
-        sent = _route_by(low, flow, choice, field, _always(index.was_read), call)
-        outputs.append(split_by(low, sent, field, guards, call.options["word"]))
+        outputs.append(send(low.draft.fresh(flow, call.options["word"], call.line)))
         low.draft.anchors |= {out.region: out for out in outputs[-1]}
         places |= {id(needed[i]): (len(outputs) - 1, part) for part, i in enumerate(group)}
 
@@ -249,59 +197,101 @@ def _always(choice: int | None) -> Callable[[State], Any]:
     return lambda s: np.full(len(s), choice or 0)
 
 
-def _must_be_carried(value: Value, call: Call) -> bool:
+def must_be_carried(value: Value, call: Call) -> bool:
+    """Whether a value has to come with the message that is sent where a value that was read decides.
+
+    Args:
+      value: The value.
+      call: What decides.
+
+    Raises:
+      GraphError: If it is a sequence.
+    """
     if isinstance(value, Elements):
         fix = "Sum or take from the sequence before the choice, and use the result."
         raise GraphError(call.line, "arrays where a value that was read decides", "a sequence from outside", fix)
     return isinstance(value, Computed | Static)
 
 
-def _alone(low: Lowering, value: Computed, region: Region, call: Call) -> Flow:
-    """A wire that carries the value that is read, and nothing else."""
-    if len(value.flow.types) == 1:
-        return value.flow
-    kind = value.flow.types[value.part]
-    note = NodeNote("read", region, [value], [kind], lambda _, x: [x], [kind], [[0]], call.line)
+def alone(low: Lowering, values: Sequence[Computed], region: Region, call: Call) -> Flow:
+    """A wire that carries values that are read, and nothing else.
+
+    Args:
+      low: The lowering.
+      values: The values.
+      region: Where they are.
+      call: What reads them.
+    """
+    flow, kinds = values[0].flow, [value.flow.types[value.part] for value in values]
+    if [(value.flow, value.part) for value in values] == [(flow, part) for part in range(len(flow.types))]:
+        return flow
+    note = NodeNote("read", region, values, kinds, as_it_is, kinds, [range(len(values))], call.line)
     return low.draft.compute(note)[0]
 
 
-def _route_by(low: Lowering, flow: Flow, choice: Flow, field: str, assume: Callable[[State], Any], call: Call) -> Flow:
+def route_by(
+    low: Lowering, flow: Flow, choice: Flow, fields: Sequence[str], assume: Callable[[State], Any], call: Call
+) -> Flow:
+    """Notes a RouteBy.
+
+    Args:
+      low: The lowering.
+      flow: The messages that go on.
+      choice: Their choices.
+      fields: The state fields that get them.
+      assume: Gives them where nothing is computed.
+      call: What chooses.
+    """
     name, join = low.draft.name("read"), flow.region.space.key or ("instance",)
-    make = lambda: control_builders.route_by(built(flow), built(choice), field, assume=assume, join=join, name=name)
+    make = lambda: control_builders.route_by(built(flow), built(choice), *fields, assume=assume, join=join, name=name)
     return low.draft.control(flow.region, flow.types, make, flow.is_fresh)
 
 
-def _merged(
-    low: Lowering, call: Call, results: Sequence[Sequence[Any]], guards: Sequence[Guard], region: Region, wanted: Wanted
+def merged(
+    low: Lowering,
+    types: Sequence[Any],
+    name: str,
+    line: str,
+    results: Sequence[Sequence[Any]],
+    guards: Sequence[Guard],
+    region: Region,
+    wanted: Wanted,
 ) -> list[Any]:
-    """What comes out of whichever branch was chosen."""
-    out: list[Any] = [None] * len(call.results)
+    """What comes out of whichever of several functions was chosen.
+
+    Args:
+      low: The lowering.
+      types: The results' types.
+      name: What new nodes are called after.
+      line: The user's line.
+      results: For each function, its results.
+      guards: For each function, where it is chosen.
+      region: Where one of them is.
+      wanted: What of the results is needed.
+
+    Returns:
+      What each result is; None where it is not wanted.
+    """
+    out: list[Any] = [None] * len(types)
     packed: list[int] = []
     for i in sorted(wanted.values):
         values = [branch[i] for branch in results]
         if any(isinstance(value, Elements) for value in values):
-            out[i] = _merged_elements(low, call, values, guards, region, call.functions[0].jaxpr.outvars[i].aval)
+            out[i] = _merged_elements(low, name, line, values, guards, region, types[i])
         elif guards[0].column is not None and all(isinstance(value, Static | Constant) for value in values):
-            out[i] = _merged_columns(low, values, guards, region, call.results[i])
+            out[i] = _merged_columns(low, values, guards, region, types[i])
         else:
             packed.append(i)
-    types = [call.results[i] for i in packed]
-    for group in [[packed.index(i) for i in group if i in packed] for group in wanted.groups]:
+    for group in [[i for i in group if i in packed] for group in wanted.groups]:
         if not group:
             continue
+        kinds = [types[i] for i in group]
         flows = [
-            low.pack(
-                [branch[packed[j]] for j in group],
-                [types[j] for j in group],
-                region.where(guard),
-                call.options["word"],
-                call.line,
-            )
+            low.pack([branch[i] for i in group], kinds, region.where(guard), name, line)
             for branch, guard in zip(results, guards, strict=True)
         ]
-        flow = low.draft.merge(region, flows, call.options["word"])
-        for part, j in enumerate(group):
-            out[packed[j]] = Computed(flow, part)
+        flow = low.draft.merge(region, flows, name)
+        out = [Computed(flow, group.index(i)) if i in group else value for i, value in enumerate(out)]
     return out
 
 
@@ -322,21 +312,21 @@ def _merged_columns(
 
 
 def _merged_elements(
-    low: Lowering, call: Call, values: Sequence[Any], guards: Sequence[Guard], region: Region, aval: Any
+    low: Lowering, name: str, line: str, values: Sequence[Any], guards: Sequence[Guard], region: Region, aval: Any
 ) -> Elements:
     spaces = [value.space if isinstance(value, Elements) else None for value in values]
     if spaces[0] is None or any(space is not spaces[0] for space in spaces):
         fix = "Return sequences over the same elements from every branch."
-        raise GraphError(call.line, "sequences with the same elements from every branch", f"{spaces}", fix)
+        raise GraphError(line, "sequences with the same elements from every branch", f"{spaces}", fix)
     inner = region.within(spaces[0])
     row = aval.update(shape=aval.shape[1:])
     elements = [value.element for value in values]
     if any(isinstance(element, Elements) for element in elements):
-        return Elements(spaces[0], _merged_elements(low, call, elements, guards, inner, row))
+        return Elements(spaces[0], _merged_elements(low, name, line, elements, guards, inner, row))
     if guards[0].column is not None and all(isinstance(element, Static) for element in elements):
         return Elements(spaces[0], _merged_columns(low, elements, guards, inner, row))
     flows = [
-        low.pack([element], [row], inner.where(guard), call.options["word"], call.line)
+        low.pack([element], [row], inner.where(guard), name, line)
         for element, guard in zip(elements, guards, strict=True)
     ]
-    return Elements(spaces[0], Computed(low.draft.merge(inner, flows, call.options["word"])))
+    return Elements(spaces[0], Computed(low.draft.merge(inner, flows, name)))

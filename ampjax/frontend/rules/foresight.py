@@ -8,6 +8,7 @@ message brings the next word.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 BITS = 62
 """Bits of a word."""
+
+EXACT = 2**53
+"""Up to this number float64 has every integer."""
 
 
 class Foresight:
@@ -90,8 +94,7 @@ class Foresight:
     @property
     def _per_word(self) -> int:
         """Digits that a word holds: the same for all fields."""
-        base = max(base for _, base in self._choices.values())
-        return next(n for n in range(BITS, 0, -1) if base**n <= 2**BITS)
+        return _digits(max(base for _, base in self._choices.values()), BITS)
 
     def _powers(self, field: str) -> np.ndarray:
         """What each digit of a word counts for."""
@@ -106,7 +109,9 @@ class Foresight:
         """The first word of each row around."""
         n, powers, values = self._space.lengths(data), self._powers(field), self._choices[field][0].of(data)
         if len(n) and 0 < n[0] <= self._per_word and (n == n[0]).all():  # sequences of one length are a matrix
-            return values.reshape(len(n), n[0]) @ (powers[n[0] - 1 :: -1] if self._back else powers)[: n[0]]
+            own = (powers[n[0] - 1 :: -1] if self._back else powers)[: n[0]]
+            kind = np.float64 if powers[n[0] - 1] * self._choices[field][1] <= EXACT else np.int64  # floats are quicker
+            return (values.reshape(len(n), n[0]).astype(kind) @ own.astype(kind)).astype(np.int64, copy=False)
         steps = self._steps(data)
         digits = np.where(steps < self._per_word, values * powers[steps % self._per_word], 0)
         words = np.zeros(len(n), np.int64)
@@ -132,3 +137,9 @@ class Foresight:
             return np.broadcast_to(np.int64(0), int(n.sum()))
         steps = self._steps(data)
         return ((steps + 1) % self._per_word == 0) & (steps + 1 < n[self._space.parents(data)])
+
+
+@cache
+def _digits(base: int, bits: int) -> int:
+    """How many digits in a base some bits hold."""
+    return next(n for n in range(bits, 0, -1) if base**n <= 2**bits)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,38 @@ class Carried:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class Order:
+    """The order in which a loop goes over the elements of a sequence, by their messages' states.
+
+    Args:
+      index: The state field that numbers the elements.
+      size: The one that says how many there are.
+      back: Whether the loop begins with the last one.
+    """
+
+    index: str
+    size: str
+    back: bool
+
+    def first(self, s: State) -> Any:
+        """The number of the element with which the loop begins, from a state outside or inside of it."""
+        return getattr(s, self.size) - 1 if self.back else 0
+
+    def begins(self, s: State) -> Any:
+        """Whether the loop begins with an element."""
+        return getattr(s, self.index) == self.first(s)
+
+    def ends(self, s: State) -> Any:
+        """Whether it ends with an element."""
+        at = getattr(s, self.index)
+        return at == 0 if self.back else at + 1 == getattr(s, self.size)
+
+    def after(self, s: State) -> Any:
+        """The number of the element that comes after one."""
+        return getattr(s, self.index) + (-1 if self.back else 1)
+
+
 def carried(init: Sequence[Value], types: Sequence[Any]) -> list[Carried]:
     """What of a carry travels together: arrays of one dtype; sequences of one dtype over the nodes of one graph."""
     found: dict[Any, Carried] = {}
@@ -68,14 +100,14 @@ class Loop:
 
     def __init__(self, low: Lowering, own: Carried, region: Region, space: IndexSpace, call: Call, ahead: Foresight):
         self._low, self.own, self._space, self._call, self._ahead = low, own, space, call, ahead
-        self._back, self._name = call.options["reverse"], space.dimension
+        self._order, self._name = Order(space.index, space.size, call.options["reverse"]), space.dimension
         self._outer, self._inner, self._nodes = region, region.within(space), None
         if own.nodes is not None:
             sizes = own.nodes.sizes
             assert sizes is not None
             self._nodes = space.along(own.nodes.dimension, sizes.inside(space), is_ragged=True)
             self._outer, self._inner = region.within(own.nodes), region.within(self._nodes)
-        index, size, back, name = space.index, space.size, self._back, self._name
+        index, size, name = space.index, space.size, self._name
         start = low.pack(own.init, own.types, self._outer, f"{name}/init", call.line)
         start = low.draft.fresh(start, f"{name}/init", call.line)
         some, self._none = low.draft.split(
@@ -84,7 +116,7 @@ class Loop:
 
         def begin(s: State) -> State:
             facts = dict.fromkeys(space.facts, 0) | ahead.begin(s)
-            return s.replace(**facts, **{index: getattr(s, size) - 1 if back else 0})
+            return s.replace(**facts, **{index: self._order.first(s)})
 
         self._enter = low.draft.relabel(some, self._inner, begin, f"{name}/first", is_fresh=False)
         self._state = low.draft.loop(self._inner, own.types, name)
@@ -103,10 +135,6 @@ class Loop:
           By number in the carry, the last one outside of the loop.
         """
         draft, space, name, inner = self._low.draft, self._space, self._name, self._inner
-        index, size, back = space.index, space.size, self._back
-        ends: Callable[[State], Any] = (
-            (lambda s: getattr(s, index) == 0) if back else (lambda s: getattr(s, index) + 1 == getattr(s, size))
-        )
         values = [results[i] for i in self.own.members]
         if self._nodes is not None:
             values = [value.element for value in values]
@@ -114,16 +142,15 @@ class Loop:
         is_kept = after.is_fresh or after.kept is self._ahead.fields
         if not after.knows_outer or (self._ahead.fields and not is_kept):
             after = draft.fresh(after, f"{name}/carry", self._call.line)
-        last, more = draft.split(after, ends, [inner, inner], f"{name}/end")
+        last, more = draft.split(after, self._order.ends, [inner, inner], f"{name}/end")
         ways = [more]
         if self._ahead.fields:
             at_end = inner.where(self._ahead.at_end)
             empty, more = draft.split(more, self._ahead.is_at_end, [at_end, inner], f"{name}/word")
             ways = [more, draft.tell(empty, self._ahead.next_words, f"{name}/word", self._call.line)]
-        step = -1 if back else 1
 
         def go_on(s: State) -> State:
-            return s.replace(**{index: getattr(s, index) + step}, **self._ahead.go_on(s))
+            return s.replace(**{space.index: self._order.after(s)}, **self._ahead.go_on(s))
 
         again = [draft.relabel(way, inner, go_on, f"{name}/next", False) for way in ways]
         draft.close_loop(self._state, self._enter, *again)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.deduction.graph_draft import built
 from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.deduction.lowering import Lowering
+from ampjax.frontend.deduction.node_bodies import pack, unpack
 from ampjax.frontend.deduction.values import Computed, Elements, Flow, Static, Value, Wanted
 from ampjax.ir.builders import ragged_builders
 
@@ -66,8 +68,59 @@ def _reduced(
     return results
 
 
+def several(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+    """Several reductions of sequences of one length: those of elements that travel together are one node."""
+    jobs: dict[int, list[int]] = {}
+    results: list[Any] = [None] * len(operands)
+    kinds = call.options["kinds"]
+    for i, xs in enumerate(operands):
+        if isinstance(xs, Elements) and isinstance(xs.element, Computed):
+            jobs.setdefault(id(xs.element.flow), []).append(i)
+        else:
+            one = replace(call, kind=kinds[i], results=[call.results[i]])
+            (results[i],) = _ALONE[kinds[i]](low, one, [xs], region, Wanted({0}))
+    for members in jobs.values():
+        first = operands[members[0]]
+        assert isinstance(first, Elements) and isinstance(first.element, Computed)
+        flow, parts = first.element.flow, [operands[i].element.part for i in members]  # type: ignore[union-attr]
+        layout = tuple((tuple(kind.shape), str(kind.dtype)) for kind in flow.types)
+        each = Segments(layout, tuple((kinds[i], part) for i, part in zip(members, parts, strict=True)))
+        types = [flow.types[part] for part in parts]
+        name = "_".join(dict.fromkeys(kinds[i] for i in members))
+        reduced = group_and_reduce(low, flow, first.space, region, replace(call, kind=name), each, types)
+        for place, i in enumerate(members):
+            results[i] = Computed(reduced, place)
+    return results
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Several reductions of the rows of each segment.
+
+    Args:
+      layout: Shapes and dtypes of the values that a row packs.
+      jobs: Which reductions, in order: each a combinator and the number of a value.
+    """
+
+    layout: tuple[tuple[tuple[int, ...], str], ...]
+    jobs: tuple[tuple[str, int], ...]
+
+    def __call__(self, rows: jax.Array, ids: jax.Array, n: int) -> jax.Array:
+        """Reduces rows `[r, ...]` by their sorted segment numbers to rows `[n, ...]` that pack the results."""
+        types = [jax.ShapeDtypeStruct(shape, np.dtype(dtype)) for shape, dtype in self.layout]
+        values = jax.vmap(lambda row: unpack(row, types))(rows)
+        results = [_SEGMENTS[kind](values[part], ids, n) for kind, part in self.jobs]
+        return jax.vmap(lambda *parts: pack(parts))(*results)
+
+
 def group_and_reduce(
-    low: Lowering, flow: Flow, space: IndexSpace, region: Region, call: Call, segments: Callable[..., Any]
+    low: Lowering,
+    flow: Flow,
+    space: IndexSpace,
+    region: Region,
+    call: Call,
+    segments: Callable[..., Any],
+    types: Sequence[Any] | None = None,
 ) -> Flow:
     """Notes a group of all elements of each sequence, and what reduces it to one row.
 
@@ -78,11 +131,13 @@ def group_and_reduce(
       region: Where the sequences are.
       call: The combinator.
       segments: `segments(rows, ids, n)`: reduces rows `[r, ...]` by their sorted segment numbers to `[n, ...]`.
+      types: What the results pack; by default what the elements do.
     """
+    results = list(types or flow.types)
     reduced = low.draft.name(call.kind)
     if space.is_ragged:
         return low.draft.control(
-            region, flow.types, lambda: ragged_builders.reduce(reduced, segments, built(flow)), flow.is_fresh
+            region, results, lambda: ragged_builders.reduce(reduced, segments, built(flow)), flow.is_fresh
         )
     size, index = space.size, space.index
     place = low.draft.place(region, call.kind, call.line)
@@ -99,7 +154,7 @@ def group_and_reduce(
         )
         return ragged_builders.reduce(reduced, segments, rows)
 
-    return low.draft.control(region, flow.types, make)
+    return low.draft.control(region, results, make)
 
 
 def segment_sum(rows: jax.Array, ids: jax.Array, n: int) -> jax.Array:
@@ -144,3 +199,7 @@ def _column_max(values: np.ndarray, space: IndexSpace, data: Any) -> np.ndarray:
     out = np.full((space.parent.n_rows(data), *values.shape[1:]), least, values.dtype)
     np.maximum.at(out, space.parents(data), values)
     return out
+
+
+_ALONE = {"sum": total, "max": largest, "logsumexp": log_sum_exp}
+_SEGMENTS = {"sum": segment_sum, "max": _segment_max, "logsumexp": _segment_log_sum_exp}

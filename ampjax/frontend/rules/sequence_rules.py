@@ -15,6 +15,7 @@ from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.deduction.lowering import Lowering
 from ampjax.frontend.deduction.node_bodies import NodeNote
 from ampjax.frontend.deduction.values import Computed, Constant, Elements, Flow, Static, Value, Wanted
+from ampjax.frontend.rules.first_rounds import begun_apart, first_round
 from ampjax.frontend.rules.foresight import Foresight
 from ampjax.frontend.rules.loops import Loop, carried, leave
 from ampjax.frontend.rules.reduction_rules import group_and_reduce, segment_sum
@@ -35,6 +36,8 @@ def scan(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
     if not k:
         results = low.run(step, [*closed, *rows], inner, Wanted(ys, wanted.losses, wanted.groups))
         return [as_elements(low, r, v, inner, call) for r, v in zip(results, step.jaxpr.outvars, strict=True)]
+    if (first := first_round(step, closed, init, rows, region, wanted)) is not None:
+        return begun_apart(low, call, [*closed, *init, *rows], first, region, space, wanted)
     types = [variable.aval for variable in step.jaxpr.outvars[:k]]
     ahead = Foresight(region.space, space, call.options["reverse"])
     loops = [Loop(low, own, region, space, call, ahead) for own in carried(init, types)]

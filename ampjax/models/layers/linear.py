@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 
-def linear(p: Any, x: jax.Array) -> jax.Array:
+def linear(p: Any, *inputs: jax.Array) -> jax.Array:
     """`x @ w + b`.
 
     Args:
       p: `w [n_in, n_out]` and `b [n_out]`, as `ampjax.nn.Linear.init` makes them.
-      x: `[..., n_in]`.
+      *inputs: `x [..., n_in]`; or its parts, which are put one after the other.
 
     Returns:
       `[..., n_out]`.
     """
+    x = inputs[0] if len(inputs) == 1 else jnp.concatenate(inputs, axis=-1)
     return x @ p["w"] + p["b"]

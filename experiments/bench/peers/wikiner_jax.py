@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from ampjax.data.wikiner import OUTSIDE, SentenceInstances, Sentences
+from ampjax.data.wikiner import OUTSIDE, Sentences
 from ampjax.models.tagger import Sizes
 from ampjax.train.initial_params import initial_params
 from experiments.bench.ours import set_up
+from experiments.wikiner import load
 
 Batch = dict[str, np.ndarray]
 """`words [b, n]` (-1 where rare), `tags [b, n]` (-1 where padded), `lengths [b]`; `characters [r, k]`, `sizes [r]` of rare words and
@@ -77,10 +78,9 @@ class Model:
 
     def __init__(self, batch: int = 32, bucketed: bool = True, seed: int = 0, **arguments: Any):
         options, task = set_up("wikiner", **arguments)
-        train, valid = cast(SentenceInstances, task.train), cast(SentenceInstances, task.valid)
         self._rng, self._key = np.random.default_rng(seed), jax.random.key(seed)
         self._minibatches = functools.partial(by_length if bucketed else at_random, batch=batch)
-        self._train, self._valid = train.data, valid.data
+        self._train, self._valid = load(options)
         self._params: Any = jax.tree.map(jnp.asarray, initial_params(task.graph, {}, 0))
         self._tx = optax.adam(options.learning_rate)
         self._state = self._tx.init(self._params)

@@ -6,7 +6,7 @@ PyTorch's LSTM has its gates in the order i, f, g, o and two biases. Its second 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
@@ -16,12 +16,13 @@ from torch.nn.utils.rnn import (  # pyright: ignore[reportMissingImports]
     pad_packed_sequence,
 )
 
-from ampjax.data.wikiner import SentenceInstances, Sentences
+from ampjax.data.wikiner import Sentences
 from ampjax.models.tagger import Sizes
 from ampjax.train.initial_params import initial_params
 from experiments.bench.ours import set_up
 from experiments.bench.peers.torch_program import Parts, Tensor, Torch
 from experiments.bench.peers.wikiner_jax import Batch, by_length, padded
+from experiments.wikiner import load
 
 GATES = (0, 1, 3, 2)
 """Where PyTorch's gates i, f, g, o stand among ours: i, f, o, g."""
@@ -131,7 +132,7 @@ def program(
       **arguments: Further ones of `experiments.bench.ours.set_up`.
     """
     options, task = set_up("wikiner", **arguments)
-    train, valid = (cast(SentenceInstances, part).data for part in (task.train, task.valid))
+    train, valid = load(options)
     net = Tagger(initial_params(task.graph, {}, 0), Sizes().noise)
 
     def loss(each: Batch) -> Tensor:

@@ -11,7 +11,7 @@ from support import parity
 from ampjax.data import babi15, mnist, qm9, sst, wikiner
 from ampjax.ir.instances import Subset
 from ampjax.models.mlp import mlp
-from ampjax.models.tagger import Sizes, tagger
+from ampjax.models.tagger import Sizes
 from ampjax.models.tree_lstm import Cells
 from experiments.bench.ours import Ours
 from experiments.bench.peers import (
@@ -27,6 +27,7 @@ from experiments.bench.peers import (
 from experiments.bench.peers.sentiment_jax import Model, batch_arrays
 from experiments.bench.peers.wikiner_jax import padded
 from experiments.by_hand.ggnn_graph import Network, ggnn_regression, ggnn_selection
+from experiments.by_hand.tagger_graph import tagger
 from experiments.by_hand.tree_lstm_graph import tree_lstm
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ from ampjax.data import babi15, mnist, qm9, sst, wikiner  # noqa: E402
 from ampjax.data.list_reduction import Sequences, generate  # noqa: E402
 from ampjax.data.permutation import generate as shuffled  # noqa: E402
 from ampjax.models.mlp import mlp  # noqa: E402
-from ampjax.models.tagger import Sizes, tagger  # noqa: E402
+from ampjax.models.tagger import Sizes  # noqa: E402
 from ampjax.models.tree_lstm import Cells  # noqa: E402
 from experiments.bench.peers import (  # noqa: E402
     ggnn_torch,
@@ -31,6 +31,7 @@ from experiments.bench.peers.wikiner_jax import padded  # noqa: E402
 from experiments.by_hand.ggnn_graph import Network, ggnn_regression, ggnn_selection  # noqa: E402
 from experiments.by_hand.permutation_graph import ShuffledRows, permutation  # noqa: E402
 from experiments.by_hand.rnn_graph import list_reduction_rnn  # noqa: E402
+from experiments.by_hand.tagger_graph import tagger  # noqa: E402
 from experiments.by_hand.tree_lstm_graph import tree_lstm  # noqa: E402
 
 torch.set_num_threads(1)  # PyTorch's threads wait in loops, which hurts whoever shares the cores

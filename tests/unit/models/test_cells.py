@@ -16,13 +16,15 @@ from support.cells import Inputs
 
 import ampjax as amp
 from ampjax import models
-from ampjax.models import act, mixture, tagger, tiled
+from ampjax.models import act, mixture, tiled
 from ampjax.models.mlp import mlp
 from ampjax.models.tree_lstm import Cells
 from experiments.by_hand.act_graph import act_rnn
 from experiments.by_hand.ggnn_graph import Network, ggnn_regression, ggnn_selection
+from experiments.by_hand.mixture_graph import mixture_of_experts
 from experiments.by_hand.permutation_graph import permutation
 from experiments.by_hand.rnn_graph import list_reduction_rnn
+from experiments.by_hand.tagger_graph import tagger
 from experiments.by_hand.tree_lstm_graph import tree_lstm
 
 CASES = [*ampnet_cells.CASES, *parallax_cells.CASES]
@@ -95,8 +97,6 @@ FUNCTIONS = (
     "language_model_function.language_model",
     "translation_function.attention_over",
     "translation_function.translation",
-    "mixture_function.mixture_of_experts",
-    "tagger_function.tagger",
 )
 KEYS = "gives parameters other names"
 SPEC = "says what an instance looks like"
@@ -118,22 +118,18 @@ ZOO_PARTS = (
     "programmer_interpreter.core",
     *(f"small_cells.{name}" for name in ("cross_entropy", "init_linears", "init_tables", "lstm", "scored")),
 )
-FUNCTION_STARTS = (
-    "translation_function.init",
-    *(f"{model}_function.init" for model in ("mixture", "tagger")),
-    "mixture_function.spec",
-)
+FUNCTION_STARTS = ("translation_function.init",)
 NO_CASE = {
-    **dict.fromkeys(
-        ["host_rows.check_table", "host_rows.table_of", "nn.ChosenEmbed", "nn.TableEmbed", "nn.choose_embed"], ROWS
-    ),
-    **dict.fromkeys(["mixture.mixture_of_experts", "mlp.mlp"], GRAPH),
+    **dict.fromkeys(["host_rows.check_table", "nn.ChosenEmbed", "nn.TableEmbed", "nn.choose_embed"], ROWS),
+    "mlp.mlp": GRAPH,
     **dict.fromkeys(
         [
             "act.act_rnn",
             "ggnn.ggnn_regression",
             "ggnn.ggnn_selection",
             "ggnn.propagated",
+            "mixture.mixture_of_experts",
+            "tagger.tagger",
             "tree_lstm.tree_lstm",
             "drawing.drawing",
             "permutation.permutation",
@@ -142,10 +138,10 @@ NO_CASE = {
         ],
         FUNCTION,
     ),
-    **dict.fromkeys(["act.init", "act.spec", "permutation.init"], START),
+    **dict.fromkeys(["act.init", "act.spec", "permutation.init", "mixture.init", "mixture.spec", "tagger.init"], START),
     **dict.fromkeys(["ggnn.init_regression", "ggnn.init_selection", "tree_lstm.init", "rnn.init", "rnn.spec"], START),
     **dict.fromkeys(["ggnn.regression_spec", "ggnn.selection_spec"], SPEC),
-    **dict.fromkeys(["tagger.tagger", "tiled.tiled_linear"], GRAPH),
+    "tiled.tiled_linear": GRAPH,
     **dict.fromkeys([f"lm.{name}" for name in ("init", "make_loss", "make_evaluate", "make_optimizer")], PROGRAM),
     **dict.fromkeys(["lm.Softmax.nats", "lm.Softmax.sampled_nats"], PROGRAM),
     **dict.fromkeys([f"nmt.{name}" for name in ("init", "make_loss", "make_evaluate", "make_optimizer")], PROGRAM),
@@ -205,9 +201,9 @@ def test_every_node_of_every_model_has_a_case():
     with amp.Graph() as tiles:
         amp.sink("y", tiled.tiled_linear("t", amp.pump("x", (4,)), 4, 4))
     graphs = [
-        tiles, mlp((4, 4, 2)), list_reduction_rnn(4), tree_lstm(2, Cells()), tagger.tagger(2, 2), permutation(2, 4),
+        tiles, mlp((4, 4, 2)), list_reduction_rnn(4), tree_lstm(2, Cells()), tagger(2, 2), permutation(2, 4),
         ggnn_regression(network), ggnn_selection(Network(2, 4, 1, 1, separate_gates=True)),
-        mixture.mixture_of_experts(mixture.Experts(4, 4, 2)), act_rnn(act.Ponder(4, 4, 2)),
+        mixture_of_experts(mixture.Experts(4, 4, 2)), act_rnn(act.Ponder(4, 4, 2)),
     ]  # fmt: skip
     ops = [
         node.op

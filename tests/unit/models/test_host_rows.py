@@ -8,8 +8,8 @@ import pytest
 import ampjax as amp
 from ampjax.data import list_reduction, sst, wikiner
 from ampjax.errors import SettingsError
+from ampjax.models import tagger
 from ampjax.models.rnn import list_reduction_rnn
-from ampjax.models.tagger import Sizes, tagger
 from ampjax.models.tree_lstm import SPEC, Cells, init, tree_lstm
 from ampjax.sparse import Table
 
@@ -29,7 +29,9 @@ def trees(table):
 def sentences(table):
     data, _ = wikiner.synthetic(60, 1)
     counts = len(data.vocabulary.words), len(data.vocabulary.characters)
-    return tagger(*counts, Sizes(4, 3, 6, 5, noise=0), table=table), wikiner.SentenceInstances(data)
+    params = tagger.init(jax.random.key(0), *counts, tagger.Sizes(4, 3, 6, 5, noise=0), table)
+    model = amp.compile(tagger.tagger(0), params, tagger.SPEC)
+    return model.graph, model.data(wikiner.plain(data))
 
 
 @pytest.mark.slow

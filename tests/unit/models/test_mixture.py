@@ -9,7 +9,7 @@ from support import parity
 
 import ampjax as amp
 from ampjax.errors import SettingsError
-from ampjax.models.mixture import Experts, mixture_of_experts
+from ampjax.models.mixture import Experts, init, mixture_of_experts, spec
 
 pytestmark = pytest.mark.slow
 
@@ -19,21 +19,18 @@ NEVER = 1 << 40
 def batches(n, rng, features=6, classes=3):
     """Instances of 1 to 5 rows whose label is where the first entries are largest."""
     rows = [rng.normal(size=(int(rng.integers(1, 6)), features)).astype(np.float32) for _ in range(n)]
-    return [
-        {
-            "x": amp.messages(x, i=np.arange(len(x)), n=np.full(len(x), len(x))),
-            "label": amp.messages(
-                np.argmax(x[:, :classes], 1).astype(np.int32), i=np.arange(len(x)), n=np.full(len(x), len(x))
-            ),
-        }
-        for x in rows
-    ]
+    return [{"x": x, "label": np.argmax(x[:, :classes], 1).astype(np.int32)} for x in rows]
+
+
+def model(experts, replicas=1):
+    params = init(jax.random.key(0), experts)
+    return amp.compile(mixture_of_experts(experts, replicas), params, spec(experts))
 
 
 def direct_loss(params, data, experts):
     total = 0.0
     for instance in data:
-        x, labels = jnp.array(instance["x"].payload), np.array(instance["label"].payload)
+        x, labels = instance["x"], instance["label"]
         h = x @ params["gate"]["gate"]
         if experts.top == 1:
             masked = jax.nn.softmax(h) * (h == h.max(1, keepdims=True))
@@ -63,12 +60,12 @@ def test_gradients_are_those_of_a_dense_implementation(top, workers, replicas):
     experts = Experts(6, 8, 3, n=4, top=top, noisy=False)
     rng = np.random.default_rng(top)
     data = batches(6, rng)
-    graph = mixture_of_experts(experts, replicas)
+    compiled = model(experts, replicas)
     trainer = amp.Trainer(
-        graph, min_update_interval=NEVER, max_active_keys=4, max_dispatch_size=2, workers=workers, check=True
+        compiled.graph, min_update_interval=NEVER, max_active_keys=4, max_dispatch_size=2, workers=workers, check=True
     )
     params = parity.alike(trainer, lambda x: rng.normal(size=x.shape))
-    got = trainer.accumulate(data)
+    got = trainer.accumulate(compiled.data(data))
     loss, want = jax.jit(jax.value_and_grad(lambda p: direct_loss(p, data, experts)))(params)
     assert got["loss_sum"] == pytest.approx(float(loss), rel=1e-5)
     for node, (grad, _) in parity.joined(trainer.gradients).items():
@@ -79,10 +76,10 @@ def test_gradients_are_those_of_a_dense_implementation(top, workers, replicas):
 @pytest.mark.full
 def test_it_learns_and_uses_all_experts():
     rng = np.random.default_rng(0)
-    trainer = amp.Trainer(
-        mixture_of_experts(Experts(6, 16, 3, top=1)), optax.adam(1e-2), max_active_keys=4, max_dispatch_size=8
-    )
-    history = trainer.fit(batches(300, rng), batches(60, rng), epochs=4, progress=False)
+    compiled = model(Experts(6, 16, 3, top=1))
+    trainer = amp.Trainer(compiled.graph, optax.adam(1e-2), max_active_keys=4, max_dispatch_size=8)
+    sets = (compiled.data(batches(n, rng)) for n in (300, 60))
+    history = trainer.fit(*sets, epochs=4, progress=False)
     assert history.best() > 0.75
     assert all(s.infer > 0 for name, s in trainer.inference_statistics.stages.items() if name.startswith("expert"))
 

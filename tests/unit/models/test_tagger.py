@@ -14,9 +14,9 @@ import pytest
 
 import ampjax as amp
 from ampjax.data import wikiner
-from ampjax.data.wikiner import OUTSIDE, SentenceInstances, Sentences
+from ampjax.data.wikiner import OUTSIDE, Sentences, plain
 from ampjax.errors import SettingsError
-from ampjax.models.tagger import Sizes, tagger
+from ampjax.models.tagger import SPEC, Sizes, init, tagger
 
 pytestmark = pytest.mark.slow
 
@@ -40,8 +40,9 @@ def sentences(folder: Path, *lines: str) -> Sentences:
     return wikiner.read_sentences(path, wikiner.Vocabulary(counts))
 
 
-def model(data: Sentences, sizes: Sizes = SMALL, **options: Any) -> amp.Graph:
-    return tagger(len(data.vocabulary.words), len(data.vocabulary.characters), sizes, **options)
+def model(data: Sentences, sizes: Sizes = SMALL, replicas: int = 1) -> amp.Compiled:
+    params = init(jax.random.key(0), len(data.vocabulary.words), len(data.vocabulary.characters), sizes)
+    return amp.compile(tagger(sizes.noise, replicas), params, SPEC)
 
 
 @functools.partial(jax.jit, static_argnums=3)
@@ -100,7 +101,8 @@ def test_gradients_are_those_of_a_direct_implementation(tmp_path: Path) -> None:
     every = sentences(tmp_path, *INTERESTING.values())
     # One trainer with arenas large enough, so that kernels are compiled once: gradients add up over sentences, on both sides.
     settings = amp.Settings(min_update_interval=NEVER, max_active_keys=3, max_dispatch_size=2, arena_rows=2048)
-    trainer = amp.Trainer(model(every, embedding_interval=NEVER), settings=settings)
+    compiled = model(every)
+    trainer = amp.Trainer(compiled.graph, settings=settings)
     params = random_params(trainer)
     trainer.set_params(params)
     each = {name: jax.value_and_grad(direct_loss)(params, sentences(tmp_path, t)) for name, t in INTERESTING.items()}
@@ -110,7 +112,7 @@ def test_gradients_are_those_of_a_direct_implementation(tmp_path: Path) -> None:
     sums, words = jax.tree.map(np.zeros_like, params), 0
     for name, lines in {**{name: [text] for name, text in INTERESTING.items()}, "all": INTERESTING.values()}.items():
         data = sentences(tmp_path, *lines)
-        got = trainer.accumulate(SentenceInstances(data))
+        got = trainer.accumulate(compiled.data(plain(data)))
         loss, grads = each.get(name, together)
         assert got["loss_sum"] == pytest.approx(float(loss), rel=1e-5), name
         sums, words = jax.tree.map(np.add, sums, grads), words + len(data.words)
@@ -135,9 +137,9 @@ def test_gradients_are_those_of_a_direct_implementation(tmp_path: Path) -> None:
 def test_gradients_stay_with_replicas_workers_and_single_messages(tmp_path: Path, options: dict[str, int]) -> None:
     replicas = options.pop("replicas", 1)
     data = sentences(tmp_path, *[*INTERESTING.values()][:5])
-    trainer = amp.Trainer(
-        model(data, replicas=replicas), settings=amp.Settings(min_update_interval=NEVER, replica_sync="none", **options)
-    )
+    compiled = model(data, replicas=replicas)
+    settings = amp.Settings(min_update_interval=NEVER, replica_sync="none", **options)
+    trainer = amp.Trainer(compiled.graph, settings=settings)
     params = random_params(trainer)
     copies = {f"word_{way}": [f"word_{way}/{i}" for i in range(replicas)] for way in ("forward", "backward")}
     if replicas > 1:
@@ -145,7 +147,7 @@ def test_gradients_stay_with_replicas_workers_and_single_messages(tmp_path: Path
             params |= {copy: params[own[0]] for copy in own}
             params[name] = params[own[0]]
     trainer.set_params({name: params[name] for name in trainer.params})
-    trainer.accumulate(SentenceInstances(data))
+    trainer.accumulate(compiled.data(plain(data)))
     got = {name: grad for name, (grad, _) in trainer.gradients.items()}
     if replicas > 1:
         got |= {name: sum(got.pop(copy) for copy in own) for name, own in copies.items()}
@@ -156,30 +158,35 @@ def test_gradients_stay_with_replicas_workers_and_single_messages(tmp_path: Path
 
 def test_metrics_count_words_and_words_inside_entities(tmp_path: Path) -> None:
     data = sentences(tmp_path, *[*INTERESTING.values()][:5])
-    trainer = amp.Trainer(model(data, replace(SMALL, noise=9.0)), settings=amp.Settings(max_dispatch_size=1))
+    compiled = model(data, replace(SMALL, noise=9.0))
+    trainer, instances = (
+        amp.Trainer(compiled.graph, settings=amp.Settings(max_dispatch_size=1)),
+        compiled.data(plain(data)),
+    )
     params = random_params(trainer)
     trainer.set_params(params)
     logits = np.concatenate([direct_logits(params, data, i) for i in range(len(data))])
     hits, inside = logits.argmax(axis=1) == data.tags, data.tags != OUTSIDE
     assert hits[inside].mean() != hits.mean()
-    metrics = trainer.evaluate(SentenceInstances(data))
+    metrics = trainer.evaluate(instances)
     assert metrics["accuracy"] == pytest.approx(hits.mean())
     assert metrics["accuracy_without_o"] == pytest.approx(hits[inside].mean())
-    predicted = trainer.predict(SentenceInstances(data))["logits"]
+    predicted = trainer.predict(instances)["logits"]
     np.testing.assert_allclose(predicted.payload, logits, rtol=1e-4, atol=1e-5)
-    assert predicted.fields["t"].tolist() == [t for n in np.diff(data.ptr) for t in range(n)]
+    assert predicted.fields["w_i"].tolist() == [t for n in np.diff(data.ptr) for t in range(n)]
     loss = direct_loss(params, data) / len(data.words)
     assert metrics["loss"] == pytest.approx(float(loss), rel=1e-5), "noise is off in evaluation"
-    assert trainer.accumulate(SentenceInstances(data))["loss"] != pytest.approx(float(loss), rel=1e-2)
+    assert trainer.accumulate(instances)["loss"] != pytest.approx(float(loss), rel=1e-2)
 
 
 @pytest.mark.full
 def test_it_learns_synthetic_tags() -> None:
     train, valid = wikiner.synthetic(200, 50)
-    graph = tagger(len(train.vocabulary.words), len(train.vocabulary.characters), Sizes(8, 16, 16, 16))
+    compiled = model(train, Sizes(8, 16, 16, 16))
     settings = amp.Settings(max_active_keys=16, min_update_interval=30, gradient="sum", max_dispatch_size=4)
-    trainer = amp.Trainer(graph, optax.adam(1e-2), settings=settings)
-    history = trainer.fit(SentenceInstances(train), SentenceInstances(valid), epochs=4, progress=False)
+    trainer = amp.Trainer(compiled.graph, optax.adam(1e-2), settings=settings)
+    sets = (compiled.data(plain(part)) for part in (train, valid))
+    history = trainer.fit(*sets, epochs=4, progress=False)
     assert set(history[-1].valid) == {"loss", "accuracy", "accuracy_without_o"}
     assert history[-1].valid["accuracy_without_o"] > 0.8
 
@@ -190,11 +197,11 @@ def test_an_empty_data_set_is_refused() -> None:
         data.ptr[:1], data.words[:0], data.tags[:0], data.char_ptr[:1], data.characters[:0], data.vocabulary
     )
     with pytest.raises(SettingsError, match="at least one instance"):
-        amp.Trainer(model(data)).evaluate(SentenceInstances(none))
+        amp.Trainer(model(data).graph).evaluate(model(data).data(plain(none)))
 
 
 def test_tables_and_matrices_start_as_said() -> None:
-    params = amp.Trainer(tagger(500, 100)).params
+    params = init(jax.random.key(0), 500, 100)
     assert {name: jax.tree.map(np.shape, tree) for name, tree in params.items()} == {
         "embed": (500, 128),
         "char_embed": (100, 20),
@@ -225,9 +232,9 @@ def test_tables_and_matrices_start_as_said() -> None:
     [
         (lambda: Sizes(mlp=0), "sizes of at least 1"),
         (lambda: Sizes(noise=-0.1), "noise of at least 0"),
-        (lambda: tagger(0, 5), "n_words"),
-        (lambda: tagger(5, 0), "n_characters"),
-        (lambda: tagger(5, 5, replicas=0), "replicas"),
+        (lambda: init(jax.random.key(0), 0, 5), "n_words"),
+        (lambda: init(jax.random.key(0), 5, 0), "n_characters"),
+        (lambda: tagger(replicas=0), "replicas"),
     ],
 )
 def test_sizes_that_do_not_fit(make, match: str) -> None:
@@ -242,16 +249,9 @@ def test_sizes_that_do_not_fit(make, match: str) -> None:
 def test_logits_of_real_sentences_are_those_of_a_direct_implementation() -> None:
     _, data = wikiner.load()
     ids = np.argsort(np.diff(data.ptr))[[0, 100, 200]]
-    instances = SentenceInstances(data)
-    trainer = amp.Trainer(model(data, Sizes(noise=0)), settings=amp.Settings(max_dispatch_size=1))
-
-    class Some:
-        def __len__(self) -> int:
-            return len(ids)
-
-        def gather(self, own: np.ndarray) -> Any:
-            return instances.gather(ids[own])
-
+    compiled = model(data, Sizes(noise=0))
+    trainer = amp.Trainer(compiled.graph, settings=amp.Settings(max_dispatch_size=1))
     logits = [direct_logits(trainer.params, data, i, Sizes()) for i in ids]
     hits = [np.argmax(x, axis=1) == data.tags[data.ptr[i] : data.ptr[i + 1]] for x, i in zip(logits, ids, strict=True)]
-    assert trainer.evaluate(Some())["accuracy"] == pytest.approx(np.concatenate(hits).mean())
+    some = amp.Subset(compiled.data(plain(data)), ids)
+    assert trainer.evaluate(some)["accuracy"] == pytest.approx(np.concatenate(hits).mean())

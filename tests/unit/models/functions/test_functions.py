@@ -10,18 +10,15 @@ import pytest
 import ampjax as amp
 from ampjax.data import list_reduction, permutation, sst, wikiner
 from ampjax.ir.instances import Instances
-from ampjax.models import act, mixture, rnn, tree_lstm
+from ampjax.models import act, mixture, rnn, tagger, tree_lstm
 from ampjax.models import permutation as permutation_model
-from ampjax.models import tagger as tagger_graph
-from ampjax.models.functions import (
-    mixture_function,
-    tagger_function,
-)
 from ampjax.train.settings import Settings
 from experiments.by_hand import rnn_graph
 from experiments.by_hand.act_graph import act_rnn
+from experiments.by_hand.mixture_graph import mixture_of_experts as mixture_graph
 from experiments.by_hand.permutation_graph import ShuffledRows
 from experiments.by_hand.permutation_graph import permutation as permutation_graph
+from experiments.by_hand.tagger_graph import tagger as tagger_graph
 from experiments.by_hand.tree_lstm_graph import tree_lstm as tree_lstm_graph
 
 KEY = jax.random.key(0)
@@ -56,10 +53,10 @@ def trees(kind: str) -> Any:
 def sentences() -> Any:
     """The tagger, with rare and frequent words."""
     data, _ = wikiner.synthetic(4, 1, seed=2)
-    sizes = tagger_graph.Sizes(3, 4, 5, 6, noise=0)
+    sizes = tagger.Sizes(3, 4, 5, 6, noise=0)
     counts = len(data.vocabulary.words) or 1, len(data.vocabulary.characters)
-    compiled = amp.compile(tagger_function.tagger(0), tagger_function.init(KEY, *counts, sizes), tagger_function.SPEC)
-    return compiled, wikiner.plain(data), tagger_graph.tagger(*counts, sizes), wikiner.SentenceInstances(data)
+    compiled = amp.compile(tagger.tagger(0), tagger.init(KEY, *counts, sizes), tagger.SPEC)
+    return compiled, wikiner.plain(data), tagger_graph(*counts, sizes), wikiner.SentenceInstances(data)
 
 
 def experts(top: int) -> Any:
@@ -67,9 +64,9 @@ def experts(top: int) -> Any:
     sizes, rng = mixture.Experts(6, 8, 3, n=4, top=top, noisy=False), np.random.default_rng(0)
     rows = [rng.normal(size=(int(rng.integers(1, 6)), 6)).astype(np.float32) for _ in range(5)]
     plain = [{"x": x, "label": np.argmax(x[:, :3], 1).astype(np.int32)} for x in rows]
-    params = mixture_function.init(KEY, sizes)
+    params = mixture.init(KEY, sizes)
     params["gate"] = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), params["gate"])
-    compiled = amp.compile(mixture_function.mixture_of_experts(sizes), params, mixture_function.spec(sizes))
+    compiled = amp.compile(mixture.mixture_of_experts(sizes), params, mixture.spec(sizes))
     columns = [
         {
             name: amp.messages(rows, i=np.arange(len(rows)), n=np.full(len(rows), len(rows)))
@@ -77,7 +74,7 @@ def experts(top: int) -> Any:
         }
         for one in plain
     ]
-    return compiled, plain, mixture.mixture_of_experts(sizes), columns
+    return compiled, plain, mixture_graph(sizes), columns
 
 
 def pondering() -> Any:

@@ -1,0 +1,41 @@
+"""The user's name for what a combinator gives: the variable to which it is assigned."""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Iterator
+from itertools import dropwhile
+from types import FrameType
+from typing import Any
+
+_BETWEEN = ("CACHE", "EXTENDED_ARG", "NOP", "UNPACK_SEQUENCE", "UNPACK_EX", "POP_TOP")
+
+
+def assigned_name(frame: FrameType) -> str:
+    """The first variable to which a running function assigns what the call that it is in will return.
+
+    It is read from the function's bytecode, which there is in notebooks and consoles as well.
+
+    Args:
+      frame: The function's frame, while the call runs.
+
+    Returns:
+      The name, of several the first that does not begin with `_`; empty if the result is used in an expression.
+    """
+    instructions = dis.get_instructions(frame.f_code)
+    following = dropwhile(lambda each: each.offset <= frame.f_lasti, instructions)
+    return next((name for name in _stored(following) if name.isidentifier() and not name.startswith("_")), "")
+
+
+def _stored(instructions: Iterator[Any]) -> Iterator[str]:
+    """The names of variables, as long as instructions do nothing but to store what is there."""
+    for each in instructions:
+        if each.opname.startswith("STORE_FAST") and "LOAD" not in each.opname:
+            yield from each.argval if isinstance(each.argval, tuple) else (each.argval,)
+        elif each.opname == "STORE_FAST_LOAD_FAST":
+            yield each.argval[0]
+            return
+        elif each.opname in ("STORE_NAME", "STORE_GLOBAL", "STORE_DEREF"):
+            yield each.argval
+        elif each.opname not in _BETWEEN:
+            return

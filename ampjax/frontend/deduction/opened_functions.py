@@ -1,0 +1,122 @@
+"""A function as equations with what its variables are, and what is left of it where some of them are constants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.frontend.combinators.tracing import Traced
+from ampjax.frontend.deduction.equations import Atom, Equation, Known, Name, flatten, needed
+from ampjax.frontend.deduction.numpy_equations import numpy_results
+from ampjax.frontend.deduction.values import Constant, OfParams, Value
+from ampjax.jaxprs.primitives import bind
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A function in one place.
+
+    Args:
+      equations: Its equations, in order.
+      results: What it returns.
+      values: What its variables are.
+      called: The user's name for what it gives; empty if it has none.
+    """
+
+    equations: list[Equation]
+    results: list[Atom]
+    values: Mapping[Name, Value]
+    called: str = ""
+
+    def needs_params(self, results: Iterable[int]) -> bool:
+        """Whether some results need the model's parameters.
+
+        Args:
+          results: Their numbers.
+        """
+        wanted = [self.results[i] for i in results]
+        read = {atom for equation in needed(self.equations, wanted) for atom in equation.inputs} | set(wanted)
+        return any(isinstance(self.values.get(atom), OfParams) for atom in read if isinstance(atom, Name))
+
+    def folded(self) -> Opened:
+        """What is left of it where variables are constants: what follows from these is known, and what only adds zero is left out.
+
+        A product with zeros is zero here, also where the other factor is not finite. Functions made with `amp.node` are equations like others.
+        """
+        known: dict[Name, Atom] = {
+            name: Known(value.value) for name, value in self.values.items() if isinstance(value, Constant)
+        }
+        left: list[Equation] = []
+
+        def read(atom: Atom) -> Atom:
+            return known.get(atom, atom) if isinstance(atom, Name) else atom
+
+        def fold(equations: Sequence[Equation]) -> None:
+            for equation in equations:
+                inputs = tuple(map(read, equation.inputs))
+                if equation.call is not None and equation.call.kind == "node":
+                    (function,) = equation.call.functions
+                    inside, results = flatten(function, dict(zip(function.variables, inputs, strict=True)))
+                    fold(inside)
+                    known.update(zip(equation.outputs, map(read, results), strict=True))
+                elif (folded := _folded(equation, inputs)) is None:
+                    left.append(replace(equation, inputs=inputs))
+                else:
+                    known.update(zip(equation.outputs, folded, strict=True))
+
+        fold(self.equations)
+        return replace(self, equations=left, results=[read(atom) for atom in self.results])
+
+
+def opened(function: Traced, values: Sequence[Value]) -> Opened:
+    """A function's equations.
+
+    Args:
+      function: The function.
+      values: What its variables are.
+    """
+    atoms = {variable: Name(variable.aval) for variable in function.variables}
+    equations, results = flatten(function, atoms)
+    return Opened(equations, results, dict(zip(atoms.values(), values, strict=True)), function.called)
+
+
+def constant_results(source: Any, values: Sequence[Any]) -> list[Any]:
+    """What an operation on constants gives.
+
+    Args:
+      source: JAX's equation.
+      values: The operands.
+    """
+    results: Sequence[Any] | None = numpy_results(source, values)
+    if results is None:
+        with jax.ensure_compile_time_eval():
+            results = bind(source, values)
+    return [result if _is_key(result) else np.asarray(result) for result in results]
+
+
+def _folded(equation: Equation, inputs: Sequence[Atom]) -> list[Atom] | None:
+    """What an equation's results are, if nothing has to be computed for them when the model runs."""
+    if equation.draws or equation.reads is not None or equation.call is not None:
+        return None
+    if all(isinstance(atom, Known) for atom in inputs):
+        return [Known(x) for x in constant_results(equation.source, [a.value for a in inputs if isinstance(a, Known)])]
+    zeros, name, kind = [_is_zero(atom) for atom in inputs], equation.source.primitive.name, equation.outputs[0].aval
+    if name in ("mul", "dot_general", "conv_general_dilated") and any(zeros):
+        return [Known(np.zeros(kind.shape, kind.dtype))]
+    if name in ("add", "add_any", "sub") and any(zeros) and not (name == "sub" and zeros[0]):
+        other = inputs[1 if zeros[0] else 0]
+        return [other] if isinstance(other, Name) and other.aval.shape == kind.shape else None
+    return None
+
+
+def _is_zero(atom: Atom) -> bool:
+    return isinstance(atom, Known) and not _is_key(atom.value) and not np.any(atom.value)
+
+
+def _is_key(value: Any) -> bool:
+    return jnp.issubdtype(getattr(value, "dtype", np.dtype(np.float32)), jax.dtypes.prng_key)

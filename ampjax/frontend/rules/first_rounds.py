@@ -1,0 +1,214 @@
+"""Loops whose first round is compiled for itself: the carry begins with constants, and what is left of the body with these needs no parameters.
+
+So a recurrent cell that begins with zeros multiplies none of them by its matrix, and no message brings the zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ampjax.frontend.combinators.tracing import Call, Traced
+from ampjax.frontend.deduction.index_spaces import Guard, IndexSpace, Region
+from ampjax.frontend.deduction.lowering import Lowering
+from ampjax.frontend.deduction.opened_functions import Opened, opened
+from ampjax.frontend.deduction.values import Computed, Constant, Elements, Flow, Value, Wanted
+from ampjax.frontend.rules.branch_rules import merged
+from ampjax.frontend.rules.loops import Carried, Order, carried, leave
+from ampjax.ir.state import State
+
+
+def first_round(
+    step: Traced, closed: Sequence[Value], init: Sequence[Value], rows: Sequence[Value], region: Region, wanted: Wanted
+) -> Opened | None:
+    """What is left of a loop's body in the first round, if that is to be compiled for itself.
+
+    Args:
+      step: The body.
+      closed: What it closes over.
+      init: What the carry begins with.
+      rows: What it gets of an element.
+      region: Where the loop is.
+      wanted: What of the loop's results is needed.
+    """
+    if wanted.losses or not region.is_known or not all(isinstance(value, Constant) for value in init):
+        return None
+    body, needed = opened(step, [*closed, *init, *rows]), [*range(len(init)), *wanted.values]
+    kinds = {
+        "read" if equation.reads is not None else equation.call and equation.call.kind for equation in body.equations
+    }
+    if not kinds <= {None, "node"} or not body.needs_params(needed):
+        return None
+    first = body.folded()
+    return None if first.needs_params(needed) else first
+
+
+def begun_apart(
+    low: Lowering,
+    call: Call,
+    values: Sequence[Value],
+    first: Opened,
+    region: Region,
+    space: IndexSpace,
+    wanted: Wanted,
+) -> list[Any]:
+    """A loop over a sequence: its first round before a Phi, and all others.
+
+    Args:
+      low: The lowering.
+      call: The scan.
+      values: What the body's variables are, with what the carry begins with.
+      first: What is left of the body in the first round.
+      region: Where the loop is.
+      space: The space of the elements.
+      wanted: What of the loop's results is needed.
+
+    Returns:
+      What each result is; None where it is not wanted.
+    """
+    (step,), (n_closed,), k = call.functions, call.n_closed, call.options["n_carry"]
+    inner, name, order = region.within(space), space.dimension, Order(space.index, space.size, call.options["reverse"])
+    guards, types = _guards(low, space, order.back), [variable.aval for variable in step.jaxpr.outvars]
+    is_read = [variable in step.used for variable in step.variables]
+    at_first, at_others = _routed(low, call, values, is_read, guards, order, name)
+    init = values[n_closed : n_closed + k]
+    wires = [_Wire(low, own, inner, guards, order, call) for own in carried(init, types[:k])]
+    carry = {i: value for wire in wires for i, value in wire.named(wire.before).items()}
+    at_others = [*at_others[:n_closed], *(carry[i] for i in range(k)), *at_others[n_closed + k :]]
+    needs = Wanted({*range(k), *wanted.values}, groups=[wire.own.members for wire in wires])
+    begun = replace(first, values=dict(zip(first.values, at_first, strict=True)))
+    results = [
+        low.run_opened(begun, inner.where(guards[0]), needs),
+        low.run(step, at_others, inner.where(guards[1]), needs),
+    ]
+    found: dict[int, Value] = {}
+    states: dict[int, Value] = {}
+    for wire in wires:
+        wire.close(low, results)
+        states |= wire.named(wire.states)
+        if wanted.values & set(wire.own.members):
+            found |= wire.named(wire.last(low, region, space))
+    given = {i: _carried_too(i, states, results) for i in wanted.values if i >= k}
+    rest = {i for i, state in given.items() if state is None}
+    others = Wanted(rest, groups=[[i for i in group if i in rest] for group in wanted.groups])
+    ys = merged(low, types, name, call.line, results, guards, inner, others)
+    found |= {i: Elements(space, ys[i] if state is None else state) for i, state in given.items()}
+    return [found.get(i) if i in wanted.values else None for i in range(len(types))]
+
+
+class _Wire:
+    """One wire of the carry.
+
+    Args:
+      low: The lowering.
+      own: What the wire carries.
+      inner: Where the elements are.
+      guards: Where the loop begins, and where it goes on.
+      order: The loop's order.
+      call: The scan.
+
+    Attributes:
+      own: What the wire carries.
+      states: The state after each element, the first one included.
+      before: For each element after the first, the state after the one before.
+    """
+
+    def __init__(self, low: Lowering, own: Carried, inner: Region, guards: Sequence[Guard], order: Order, call: Call):
+        self.own, self._name, self._line = own, inner.space.dimension, call.line
+        self._regions = [inner.where(guard) for guard in guards]
+        self.states = low.draft.loop(inner, own.types, self._name, is_fresh=True)
+        self.states.is_late = False
+        self._last, more = low.draft.split(self.states, order.ends, [inner, inner], f"{self._name}/end")
+
+        def go_on(s: State) -> State:
+            return s.replace(**{order.index: order.after(s)})
+
+        self.before = low.draft.relabel(more, self._regions[1], go_on, f"{self._name}/next", is_fresh=False)
+        self.before.is_late = True
+
+    def named(self, flow: Flow) -> dict[int, Value]:
+        """The parts by number in the carry, on a wire that carries them."""
+        return self.own.named(flow, None)
+
+    def close(self, low: Lowering, results: Sequence[Sequence[Any]]) -> None:
+        """Sends on what the first round and the others gave.
+
+        Args:
+          low: The lowering.
+          results: What they gave, by number in the carry.
+        """
+        flows = []
+        for own, region, word in zip(results, self._regions, ("begun", "carry"), strict=True):
+            name = f"{self._name}/{word}"
+            flow = low.pack([own[i] for i in self.own.members], self.own.types, region, name, self._line)
+            flows.append(low.draft.fresh(flow, name, self._line))
+        low.draft.close_loop(self.states, *flows)
+
+    def last(self, low: Lowering, region: Region, space: IndexSpace) -> Flow:
+        """The last state of each row; where it has no elements, what the carry begins with.
+
+        Args:
+          low: The lowering.
+          region: Where the loop is.
+          space: The elements' space.
+        """
+        is_empty = low.same_column((space, "is empty"), region.space, lambda data: (space.lengths(data) == 0) * 1)
+        none = region.where(Guard(f"{self._name}_is_empty", 1, is_empty))
+        start = low.pack(self.own.init, self.own.types, none, f"{self._name}/init", self._line)
+        left = leave(low, self._last, space, region, f"{self._name}/leave")
+        return low.draft.merge(region, [left, start], f"{self._name}/result")
+
+
+def _guards(low: Lowering, space: IndexSpace, back: bool) -> list[Guard]:
+    """Where the loop begins, and where it goes on."""
+
+    def is_later(data: Any) -> np.ndarray:
+        first = space.lengths(data)[space.parents(data)] - 1 if back else 0
+        return (space.numbers(data) != first) * 1
+
+    column = low.same_column((space, "is later", back), space, is_later)
+    return [Guard(f"{space.dimension}_{'before_last' if back else 'after_first'}", i, column) for i in (0, 1)]
+
+
+def _routed(
+    low: Lowering,
+    call: Call,
+    values: Sequence[Value],
+    is_read: Sequence[bool],
+    guards: Sequence[Guard],
+    order: Order,
+    name: str,
+) -> list[list[Value]]:
+    """What the body gets in the first round, and in the others: messages go to the one to which they belong."""
+    flows: dict[int, list[Flow]] = {}
+
+    def to(value: Value, which: int) -> Value:
+        if not isinstance(value, Computed):
+            return value
+        flow = value.flow
+        if id(flow) not in flows:
+            known = flow if flow.is_fresh or flow.knows_outer else low.draft.fresh(flow, name, call.line)
+            regions = [flow.region.where(guard) for guard in guards]
+            flows[id(flow)] = low.draft.split(known, order.begins, regions, f"{name}/begins")
+        return Computed(flows[id(flow)][which], value.part, value.was_read)
+
+    return [
+        [to(value, which) if read else value for value, read in zip(values, is_read, strict=True)] for which in (0, 1)
+    ]
+
+
+def _carried_too(number: int, states: Mapping[int, Value], results: Sequence[Sequence[Any]]) -> Value | None:
+    """The part of the carry that is the same as what the body gave for each element, if there is one."""
+    for i, state in states.items():
+        if all(_is_same(own[number], own[i]) for own in results):
+            return state
+    return None
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return (
+        isinstance(one, Computed) and isinstance(other, Computed) and (one.flow, one.part) == (other.flow, other.part)
+    )

@@ -1,0 +1,76 @@
+"""How several choices between the same functions of the same values become nodes: one RouteBy, and copies of the message that go their ways."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ampjax.frontend.combinators.tracing import Call
+from ampjax.frontend.deduction.graph_draft import built
+from ampjax.frontend.deduction.index_spaces import Guard, Region
+from ampjax.frontend.deduction.lowering import Lowering, by_dtype
+from ampjax.frontend.deduction.values import Computed, Flow, Value, Wanted
+from ampjax.frontend.rules.branch_rules import alone, merged, route_by, sent_along, unread
+from ampjax.frontend.rules.loops import leave
+from ampjax.ir.builders import ragged_builders
+from ampjax.ir.state import State
+from ampjax.ir.wires import Wire
+
+
+def switches(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
+    """The branches, each where one of the numbers chooses it: a copy of the message for each number, in a space of their own."""
+    at, k, word = sum(call.n_closed), call.options["n"], call.options["word"]
+    numbers, shared = operands[at : at + k], operands[at + k :]
+    read = [number for number in numbers if isinstance(number, Computed) and number.was_read is not None]
+    if len(read) < k:
+        raise unread(call)
+    ends = np.cumsum(call.n_closed).tolist()
+    given = [[*operands[end - n : end], *shared] for end, n in zip(ends, call.n_closed, strict=True)]
+    field, name = low.number("if"), low.number("visit")
+    fields = [
+        region.space.fact(f"{field}_{i}", None, f"which function is chosen, number {i} ({call.line})") for i in range(k)
+    ]
+    visits = region.space.along(name, None)
+    places, index = region.within(visits), visits.index
+    visits.meanings[index] = f"which of the {k} choices ({call.line})"
+    guards = [Guard(field, i, None) for i in range(len(given))]
+    choice = alone(low, read, region, call)
+
+    def assume(s: State) -> Any:
+        return tuple(np.full(len(s), number.was_read) for number in read)
+
+    def chosen(s: State) -> Any:
+        return np.choose(getattr(s, index), [getattr(s, one) for one in fields], mode="clip")
+
+    def send(flow: Flow) -> list[Flow]:
+        sent, called = route_by(low, flow, choice, fields, assume, call), low.draft.name(name)
+
+        def copies() -> Wire:
+            facts = dict.fromkeys(visits.facts, 0)
+            turn = lambda s, i: s.replace(**facts, **{index: i})
+            return ragged_builders.flatmap(built(sent), lambda s: k, turn, name=called)
+
+        each = low.draft.control(places, flow.types, copies)
+        return low.draft.split(each, chosen, [places.where(guard) for guard in guards], word)
+
+    inputs = sent_along(low, call, given, region, send)
+    types = [variable.aval for variable in call.functions[0].jaxpr.outvars]
+    needed = sorted({i % len(types) for i in wanted.values})
+    groups = [[needed[i] for i in group] for group in by_dtype([types[i] for i in needed])]
+    of_each = Wanted(set(needed), groups=groups)
+    results = [
+        low.run(function, values, places.where(guard), of_each)
+        for function, values, guard in zip(call.functions, inputs, guards, strict=True)
+    ]
+    out: list[Any] = [None] * len(call.results)
+    together = merged(low, types, word, call.line, results, guards, places, of_each)
+    for group in groups:
+        flow = together[group[0]].flow
+        ways = low.draft.split(flow, lambda s: getattr(s, index), [places] * k, name)
+        for number, way in enumerate(ways):
+            back = leave(low, way, visits, region, f"{word}/result")
+            for part, i in enumerate(group):
+                out[number * len(types) + i] = Computed(back, part)
+    return [value if i in wanted.values else None for i, value in enumerate(out)]
