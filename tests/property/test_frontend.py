@@ -57,7 +57,7 @@ def check(case):
             compiled.check_gradients()
 
 
-@settings(max_examples=3000 if FULL else 300)
+@settings(max_examples=3000 if FULL else 1000)
 @given(CASES)
 def test_a_graph_computes_what_its_model_computes(case):
     check(case)
