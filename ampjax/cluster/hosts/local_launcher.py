@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
+import itertools
 import os
 import queue
 import signal
@@ -14,12 +16,16 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ampjax.cluster.hosts.job import Job
+from ampjax.cluster.hosts.job import DRIVER, Job
+from ampjax.cluster.wire.local_ends import LocalEnd, can_be_local, local_ends
 from ampjax.cluster.wire.zmq_wire import LOOPBACK
 from ampjax.errors import HostError
 
 _PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from ampjax.cluster.hosts import host_program; host_program.main()"
 _TAIL = 20
+_MOST_JOINED = 8
+"""With more hosts on a machine, those that are not the driver talk over the network: each way takes files, of which a process may have few."""
+
 _LAST_LINES_S = 1.0
 """How long the last lines of a process that has ended are waited for: a process of its own may have its output still."""
 
@@ -30,26 +36,54 @@ class LocalLauncher:
     Args:
       log: Takes a line; None prints it to the standard error of the time.
       host: The address of this machine at which other processes reach it.
+      is_direct: Whether messages go past the network where the system can do so, over sockets and shared memory that the processes are started
+        with. They do not need to be encrypted, as nobody else can open these.
     """
 
-    def __init__(self, log: Callable[[str], None] | None = None, host: str = LOOPBACK):
-        self._log, self.host = log or _print, host
+    def __init__(self, log: Callable[[str], None] | None = None, host: str = LOOPBACK, is_direct: bool = True):
+        self._log, self.host, self._is_direct = log or _print, host, is_direct and can_be_local()
 
     def start(self, jobs: Sequence[Job], main: bytes, environment: Mapping[str, str]) -> Sequence[LocalProcess]:
         """See `Launcher.start`."""
         started: list[LocalProcess] = []
-        try:
-            for job in jobs:
-                started.append(LocalProcess(job, main, environment, self._log))
-        except OSError as error:
-            for process in started:
-                process.kill()
-            fix = "Start fewer hosts, or free memory and processes."
-            raise HostError(jobs[len(started)].name, "a process", f"{error}", fix) from error
+        with contextlib.ExitStack() as undo:
+            ends: _Ends = {DRIVER: {}} | {job.name: {} for job in jobs}
+            undo.callback(_close, ends)
+            try:
+                if self._is_direct:
+                    _join(ends, jobs)
+                for job in jobs:
+                    own = dataclasses.replace(job, ends=ends[job.name])
+                    started.append(LocalProcess(own, main, environment, self._log, ends[DRIVER].pop(job.name, None)))
+            except OSError as error:
+                for process in started:
+                    process.kill()
+                    if process.end is not None:
+                        process.end.close()
+                fix = "Start fewer hosts, or free memory and processes."
+                raise HostError(jobs[len(started)].name, "a process", f"{error}", fix) from error
         return started
 
     def close(self) -> None:
         """See `Launcher.close`."""
+
+
+_Ends = dict[str, dict[str, LocalEnd]]
+"""By process and peer, the process's end of the way between the two."""
+
+
+def _join(ends: _Ends, jobs: Sequence[Job]) -> None:
+    """Makes ways from each host to the driver, and between hosts unless there are too many of them."""
+    pairs = [(DRIVER, job.name) for job in jobs]
+    if len(jobs) <= _MOST_JOINED:
+        pairs += itertools.combinations([job.name for job in jobs], 2)
+    for a, b in pairs:
+        ends[a][b], ends[b][a] = local_ends()
+
+
+def _close(ends: _Ends) -> None:
+    for end in itertools.chain.from_iterable(own.values() for own in ends.values()):
+        end.close()
 
 
 class LocalProcess:
@@ -60,9 +94,19 @@ class LocalProcess:
       main: What it runs, packed.
       environment: Variables of its environment besides this process's.
       log: Takes its lines.
+      end: The driver's end of the way to it.
     """
 
-    def __init__(self, job: Job, main: bytes, environment: Mapping[str, str], log: Callable[[str], None]):
+    def __init__(
+        self,
+        job: Job,
+        main: bytes,
+        environment: Mapping[str, str],
+        log: Callable[[str], None],
+        end: LocalEnd | None = None,
+    ):
+        self.end = end
+        descriptors = [descriptor for own in job.ends.values() for descriptor in own[:2]]
         self._tail: collections.deque[str] = collections.deque(maxlen=_TAIL)
         command = [sys.executable, "-c", _PROGRAM, *sys.path]
         self._process: subprocess.Popen[bytes] = _in_a_lasting_thread(
@@ -72,6 +116,7 @@ class LocalProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 env=host_environment(environment),
+                pass_fds=descriptors,
                 start_new_session=True,  # Ctrl-C in a terminal is for the driver alone
             )
         )

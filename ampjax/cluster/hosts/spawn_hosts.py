@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, overload
 
 from ampjax.cluster.hosts.host_context import HostContext
-from ampjax.cluster.hosts.job import Hello, Job, check
+from ampjax.cluster.hosts.job import DRIVER, Hello, Job, check
 from ampjax.cluster.hosts.launcher import Launcher, Started
 from ampjax.cluster.hosts.local_launcher import LocalLauncher
 from ampjax.cluster.hosts.packed_programs import packed
@@ -175,12 +175,12 @@ def spawn(
     at_least("hosts", n, 1)
     options = options or HostOptions()
     names = options.names or tuple(f"host-{i}" for i in range(n))
-    if len(names) != n or len(set(names)) != n or "driver" in names:
+    if len(names) != n or len(set(names)) != n or DRIVER in names:
         fix = "Give each host a name of its own."
         raise SettingsError("hosts, names", f"{n} different names, none of them `driver`", f"{list(names)}", fix)
     program, launcher = packed(main, "a host's program"), launcher or LocalLauncher()
     keys = new_keys()
-    wire = Wire("driver", keys, launcher.host, options.epoch, options.window, options.patience)
+    wire = Wire(DRIVER, keys, launcher.host, options.epoch, options.window, options.patience)
     started: list[Started] = []
     end = _End(wire, launcher, started)
     try:
@@ -206,6 +206,8 @@ def spawn(
         started += launcher.start(jobs, program, _environment(options))
         for channel, process in zip(channels, started, strict=True):
             channel.ending = process.ending
+            if process.end is not None:
+                channel.shorten(process.end)
         hellos = _hellos(jobs, channels, started, options.patience)
     except BaseException:
         end()

@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 from ampjax.cluster.wire.channel import Window
 from ampjax.cluster.wire.link import Link, Verdict
+from ampjax.cluster.wire.local_ends import LocalEnd
+from ampjax.cluster.wire.local_line import LocalLine
 from ampjax.cluster.wire.memory_channel import closed, waits_long
 from ampjax.cluster.wire.message import Message, decode, encode, nbytes_of
 from ampjax.cluster.wire.waker import Waker
@@ -62,10 +64,12 @@ class ZmqChannel:
       link: The rules.
       window: How much may be under way one way.
       patience: How long to wait for signs of life.
+      stir: Asks for `tend` to be called, as this channel is `urgent`.
     """
 
-    def __init__(self, name: str, line: Line, link: Link, window: Window, patience: Patience):
-        self.name, self._line, self._link, self._window, self._patience = name, line, link, window, patience
+    def __init__(self, name: str, line: Line, link: Link, window: Window, patience: Patience, stir: Callable[[], None]):
+        self.name, self._link, self._window, self._patience, self._stir = name, link, window, patience, stir
+        self._line: Line | LocalLine = line
         self._turn = threading.Condition(threading.Lock())
         self._waker, self._is_polling = Waker(), False
         self._inbox: deque[Message] = deque()
@@ -99,6 +103,16 @@ class ZmqChannel:
         """See `Channel.bytes_received`."""
         return self._n_received
 
+    def shorten(self, end: LocalEnd) -> None:
+        """Lets messages go past the network; before the first one is sent or received. The other end must do the same.
+
+        Args:
+          end: This end of what both have; the channel closes it.
+        """
+        with self._turn:
+            assert isinstance(self._line, Line)
+            self._line = LocalLine(self._line, end)
+
     # ---- what users call ---------------------------------------------------------------------------------------------
 
     def send(self, message: Message) -> None:
@@ -107,16 +121,19 @@ class ZmqChannel:
             raise WireError(f"message {message.kind!r}", "a kind without a zero", "one with it", "Choose another name.")
         with self._turn:
             self._pump()
-            if (self._line.is_closed or self._line.is_gone) and (error := self._error(takes=False)):
+            line = self._line
+            if (line.is_closed or line.is_gone or line.silence_s) and (error := self._error(takes=False)):
                 raise error
             if not self._wait(lambda: self._link.has_room(message.nbytes), self._window.warn_after_s, takes=False):
                 warnings.warn(waits_long(self.peer, self._window), RuntimeWarning, stacklevel=2)
                 self._wait(lambda: self._link.has_room(message.nbytes), takes=False)
             frames = encode(message, self._link.epoch, self._link.next_sequence)
-            self._link.sent(frames, message.nbytes)
+            self._link.sent(frames if line.may_lose else [], message.nbytes)
             self._n_sent += nbytes_of(frames)
-            self._line.send(frames)
+            line.send(frames)
             self._pump()
+            if line.urgent is not None:
+                self._stir()
 
     def receive(self, timeout_s: float | None = None) -> Message | None:
         """See `Channel.receive`."""
@@ -147,6 +164,11 @@ class ZmqChannel:
                 self._pump()
             finally:
                 self._turn.release()
+
+    @property
+    def urgent(self) -> tuple[int, int] | None:
+        """What to wait for before `tend` is called, besides that time passes: a file descriptor and what it shall be ready for."""
+        return self._line.urgent
 
     def finish(self) -> None:
         """Says that nothing more will be sent, and waits until the other end has got what was, for `_LAST_WORDS_S` at most.

@@ -31,6 +31,12 @@ class Line:
       probe: A message that means nothing to the peer.
     """
 
+    may_lose = True
+    """Whether messages may have to be sent again."""
+
+    urgent: tuple[int, int] | None = None
+    """What to wait for before `look` is called again, as something waits to be sent: a file descriptor and what it shall be ready for."""
+
     def __init__(
         self,
         socket: zmq.Socket[bytes],

@@ -1,0 +1,69 @@
+"""What two processes of one machine need to talk without a network: a pair of sockets, and memory that both have. Neither has a name.
+
+Both exist only as file descriptors, which a process gets when it is started. So nobody else can open them, and they are gone when the last of
+the two has ended, however it did.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from typing import NamedTuple
+
+RING_BYTES = 1 << 23
+"""Memory for frames under way in one direction: more than one frame of a large array (`message.CHUNK_BYTES`). Only what is used takes memory."""
+
+_BUFFER_BYTES = 1 << 22
+"""How much a socket may hold, if the system's limit allows it."""
+
+
+class LocalEnd(NamedTuple):
+    """One end, as file descriptors.
+
+    Args:
+      socket: Of a socket that keeps records apart.
+      memory: Of memory for `RING_BYTES` each way.
+      is_first: Whether this end writes to the first half of it.
+    """
+
+    socket: int
+    memory: int
+    is_first: bool
+
+    def keep(self) -> LocalEnd:
+        """Keeps it from processes that this one starts. Returns itself."""
+        for descriptor in (self.socket, self.memory):
+            os.set_inheritable(descriptor, False)
+        return self
+
+    def close(self) -> None:
+        """Closes both descriptors."""
+        for descriptor in (self.socket, self.memory):
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+
+def can_be_local() -> bool:
+    """Whether this system has such sockets and memory without a name: Linux has."""
+    return hasattr(os, "memfd_create") and hasattr(socket, "SOCK_SEQPACKET")
+
+
+def local_ends() -> tuple[LocalEnd, LocalEnd]:
+    """Makes both ends.
+
+    Raises:
+      OSError: If this process has too many open files.
+    """
+    sockets = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for each in sockets:
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+    first, second = (each.detach() for each in sockets)
+    try:
+        memory = os.memfd_create("ampjax", os.MFD_CLOEXEC)
+    except OSError:
+        os.close(first)
+        os.close(second)
+        raise
+    os.ftruncate(memory, 2 * RING_BYTES)
+    return LocalEnd(first, memory, True), LocalEnd(second, os.dup(memory), False)

@@ -1,0 +1,256 @@
+"""A line between two processes of one machine: records of a socket that only they have, and shared memory for large frames.
+
+It loses nothing, so nothing is sent again. The ZeroMQ line beside it says only whether the peer is alive: its thread beats while Python is
+busy. A record is a head (what it is, whether its message ends with it, each frame's position in the ring and its size) and then those frames
+that are not in the ring. A record of the other kind says up to where the ring has been read.
+"""
+
+from __future__ import annotations
+
+import mmap
+import select
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ampjax.cluster.wire.local_ends import RING_BYTES, LocalEnd
+from ampjax.cluster.wire.shared_ring import RingReader, RingWriter
+from ampjax.cluster.wire.zmq_line import Line
+
+_INLINE_BYTES = 1 << 15
+"""Larger frames go through the ring. For smaller ones a socket is as fast."""
+
+_RECORD_BYTES, _MOST_FRAMES = 1 << 16, 64
+"""Bytes of a record beside its head, at most, and frames that it tells of."""
+
+_LOOK_S = 0.05
+"""How often it is looked whether the peer beats."""
+
+_LINGER_S = 2.0
+"""How long an end that is closed waits until what was sent has gone out."""
+
+_INSIDE = -1
+"""The position of a frame that is not in the ring but in the record."""
+
+_FRAMES, _PART, _READ = 0, 1, 2
+"""Records: the last frames of a message, frames of one that goes on, and a position up to which the ring has been read."""
+
+_HEAD, _FRAME = struct.Struct("<BxHxxxxQ"), struct.Struct("<qQ")
+"""What a record is, how many frames it tells of, and the position; a frame's position and its bytes."""
+
+_PAD = 16
+"""Frames in a record begin at multiples of this, so that arrays need not be copied to be aligned."""
+
+_LARGEST = _HEAD.size + _MOST_FRAMES * (_FRAME.size + _PAD) + _RECORD_BYTES
+
+
+class LocalLine:
+    """A `Line` past the network. For one thread at a time.
+
+    It has more than 15 methods, since it has those of `Line`.
+
+    Args:
+      line: The ZeroMQ line to the same peer.
+      end: This end; closed here.
+    """
+
+    may_lose = False
+
+    def __init__(self, line: Line, end: LocalEnd):
+        self._line = line
+        memory = mmap.mmap(end.memory, 2 * RING_BYTES)
+        out, back = (0, RING_BYTES) if end.is_first else (RING_BYTES, 0)
+        self._out, self._in = RingWriter(memory, out, RING_BYTES), RingReader(memory, back, RING_BYTES)
+        self._socket = socket.socket(fileno=end.socket)
+        self._socket.setblocking(False)
+        end._replace(socket=-1).close()
+        self._waiting: deque[tuple[int, Sequence[Any]]] = deque()  # records that have not gone: kinds and frames
+        self._made: list[Any] | None = None  # the next record, which the socket has not taken
+        self._frames: list[Any] = []  # of a message whose last record has not come
+        self._told = 0  # the position that the peer knows of
+        self._looked_at = 0.0
+        self._is_open, self.is_closed, self.said_bye = True, False, False
+        self.urgent: tuple[int, int] | None = None
+
+    # ---- what a line is asked ----------------------------------------------------------------------------------------
+
+    @property
+    def peer(self) -> str:
+        """The name of the other end."""
+        return self._line.peer
+
+    @property
+    def address(self) -> str:
+        """Where the ZeroMQ line listens."""
+        return self._line.address
+
+    @property
+    def state(self) -> str:
+        """In one word."""
+        return "closed" if self.is_closed else self._line.state
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the peer can be sent something."""
+        return self._is_open
+
+    @property
+    def was_there(self) -> bool:
+        """Whether the peer has beaten."""
+        return self._line.was_there
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the peer has gone, and all that it had sent has been taken."""
+        return self.said_bye or not self._is_open
+
+    @property
+    def silence_s(self) -> float:
+        """For how long the peer has not beaten, in seconds; 0 while it does."""
+        return self._line.silence_s
+
+    @property
+    def descriptors(self) -> Sequence[int]:
+        """What can be read when something has come."""
+        return (self._socket.fileno(),) if self._is_open and not self.is_closed else ()
+
+    def look(self) -> bool:
+        """Looks whether the peer beats, and sends what has waited.
+
+        Returns:
+          False: nothing has ever to be sent again.
+        """
+        now = time.monotonic()
+        if now > self._looked_at + _LOOK_S and not self.is_closed:
+            self._looked_at = now
+            self._line.look()
+            while self._line.take() is not None:
+                pass
+        self._flush()
+        return False
+
+    # ---- what goes out -----------------------------------------------------------------------------------------------
+
+    def send(self, frames: Sequence[Any]) -> bool:
+        """Sends a message; what can't go out now waits.
+
+        Args:
+          frames: The message's.
+
+        Returns:
+          Whether it was taken.
+        """
+        if self.is_closed or not self._is_open:
+            return False
+        self._waiting += _records(frames)
+        self._flush()
+        return True
+
+    def _flush(self) -> None:
+        """Gives the socket what it takes."""
+        self.urgent = None
+        if not self._is_open or self.is_closed:
+            return
+        if 4 * (self._in.position - self._told) > RING_BYTES and self._gave([_HEAD.pack(_READ, 0, self._in.position)]):
+            self._told = self._in.position
+        while self._waiting:
+            made = self._made = self._made or self._make(*self._waiting[0])
+            if made is None:
+                self.urgent = self._socket.fileno(), select.POLLIN  # the peer will say that there is room
+                return
+            if not self._gave(made):
+                self.urgent = self._socket.fileno(), select.POLLOUT
+                return
+            self._made = None
+            self._waiting.popleft()
+
+    def _gave(self, record: Sequence[Any]) -> bool:
+        try:
+            self._socket.sendmsg(record)
+        except BlockingIOError:
+            return False
+        except OSError:  # nobody is there: `take` finds that out, behind what has come
+            return True
+        return True
+
+    def _make(self, kind: int, frames: Sequence[Any]) -> list[Any] | None:
+        """A record. None if there is no room in the ring for its last frame; then it is tried again."""
+        head, inside = [_HEAD.pack(kind, len(frames), 0)], []
+        for frame in frames:
+            n, position = len(frame), _INSIDE
+            if n <= _INLINE_BYTES:
+                inside += [frame, bytes(-n % _PAD)]
+            elif (position := self._out.put(frame)) is None:
+                return None
+            head.append(_FRAME.pack(position, n))
+        return [b"".join(head), *inside]
+
+    # ---- what comes --------------------------------------------------------------------------------------------------
+
+    def take(self) -> list[Any] | None:
+        """The next message that has come, if any: its frames, which nobody else has."""
+        while self._is_open and not self.is_closed:
+            try:
+                record = self._socket.recv(_LARGEST)
+            except BlockingIOError:
+                return None
+            except ConnectionResetError:  # it has ended without reading everything; what it has sent can still be read
+                continue
+            except OSError:
+                record = b""
+            if not record:
+                self._is_open = False
+            elif (found := self._came(record)) is not None:
+                return found
+        return None
+
+    def _came(self, record: bytes) -> list[Any] | None:
+        """Takes a record apart; gives the frames of a whole message."""
+        kind, n, position = _HEAD.unpack_from(record)
+        if kind == _READ:
+            self._out.was_read(position)
+            self._flush()
+            return None
+        at, view = _HEAD.size + n * _FRAME.size, memoryview(record)
+        for position, nbytes in _FRAME.iter_unpack(view[_HEAD.size : at]):
+            if position >= 0:
+                self._frames.append(self._in.take(position, nbytes) or b"")
+            else:
+                self._frames.append(view[at : at + nbytes])
+                at += nbytes + -nbytes % _PAD
+        if 4 * (self._in.position - self._told) > RING_BYTES:
+            self._flush()
+        if kind == _PART:
+            return None
+        found, self._frames = self._frames, []
+        return found
+
+    def close(self) -> None:
+        """Closes both lines; what was sent before still goes out, for a while."""
+        end = time.monotonic() + _LINGER_S
+        while self._waiting and self._is_open and not self.said_bye and time.monotonic() < end:
+            poll = select.poll()
+            poll.register(*(self.urgent or (self._socket.fileno(), select.POLLOUT)))
+            poll.poll(1e3 * _LOOK_S)
+            while self.take() is not None:
+                pass
+            self._flush()
+        self.is_closed, self.urgent = True, None
+        self._socket.close()
+        self._line.close()
+
+
+def _records(frames: Sequence[Any]) -> Iterator[tuple[int, Sequence[Any]]]:
+    """A message's frames, as what its records are made of. A frame for the ring is the last of its record."""
+    start = nbytes = 0
+    for i, frame in enumerate(frames):
+        is_large = len(frame) > _INLINE_BYTES
+        nbytes += 0 if is_large else len(frame)
+        ends = is_large or nbytes > _RECORD_BYTES - _INLINE_BYTES or i + 1 - start == _MOST_FRAMES
+        if ends and i + 1 < len(frames):
+            yield _PART, frames[start : i + 1]
+            start, nbytes = i + 1, 0
+    yield _FRAMES, frames[start:]
