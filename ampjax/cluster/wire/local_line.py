@@ -203,8 +203,13 @@ class LocalLine:
                 record = b""
             if not record:
                 self._is_open = False
-            elif (found := self._came(record)) is not None:
-                return found
+            else:
+                try:
+                    found = self._came(record)
+                except struct.error:
+                    found = [record]  # no message either: who decodes it refuses it
+                if found is not None:
+                    return found
         return None
 
     def _came(self, record: bytes) -> list[Any] | None:
