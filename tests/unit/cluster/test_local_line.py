@@ -1,0 +1,194 @@
+"""Messages past the network: whatever their size, they arrive whole and in order; nothing is left behind, however a process ends."""
+
+import contextlib
+import mmap
+import os
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from collections import deque
+
+import cloudpickle
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.effort import examples
+from support.processes import is_there
+
+from ampjax.cluster import LocalLauncher, Message, Patience, Window, Wire, new_keys, spawn
+from ampjax.cluster.wire.local_ends import RING_BYTES, local_ends
+from ampjax.cluster.wire.shared_ring import RingReader, RingWriter
+from ampjax.errors import HostDiedError, HostUnreachableError, WireError
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # hosts can't import a test
+
+KEYS = new_keys()
+
+
+@contextlib.contextmanager
+def pair(window=None):
+    """Two channels past the network, and a socket that writes as the first one does."""
+    a, b = (Wire(name, KEYS, window=window, patience=Patience(1.0, 5.0)) for name in "ab")
+    near, far = local_ends()
+    intruder = socket.socket(fileno=os.dup(near.socket))
+    try:
+        ends = a.listen("b"), b.connect("a", a.listen("b").address)
+        ends[0].shorten(near)
+        ends[1].shorten(far)
+        with intruder:
+            yield *ends, intruder
+    finally:
+        a.close()
+        b.close()
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["put", "take", "tell"]), st.integers(1, 700)), max_size=60))
+def test_what_is_read_from_a_ring_is_what_was_written(steps):
+    memory = mmap.mmap(-1, 4096)
+    writer, reader = RingWriter(memory, 1024, 1024), RingReader(memory, 1024, 1024)
+    there = deque()
+    for number, (what, n) in enumerate(steps):
+        if what == "put":
+            frame = bytes([number % 251 + 1]) * n
+            position = writer.put(frame)
+            assert position is not None or there or reader.position != writer._read  # a ring that is free has room
+            there.extend([] if position is None else [(position, frame)])
+        elif what == "take" and there:
+            position, frame = there.popleft()
+            assert reader.take(position, len(frame)) == frame
+        elif what == "tell":
+            writer.was_read(reader.position)
+    for position, frame in there:
+        assert reader.take(position, len(frame)) == frame
+    assert memory[:1024] == bytes(1024) and memory[2048:] == bytes(2048)  # nothing was written beside it
+
+
+def test_a_ring_does_not_believe_what_cannot_be():
+    memory = mmap.mmap(-1, 1024)
+    writer, reader = RingWriter(memory, 0, 1024), RingReader(memory, 0, 1024)
+    assert writer.put(bytes(1000)) == 0
+    writer.was_read(1 << 40)
+    assert writer.put(bytes(1000)) is None
+    assert reader.take(900, 200) is None and reader.take(0, 1000) == bytes(1000) and reader.take(0, 1000) is None
+
+
+SIZES = [0, 1, (1 << 15) - 1, 1 << 15, (1 << 15) + 1, 1 << 16, (1 << 22) + 5, 3 * RING_BYTES + 1]
+
+
+def test_messages_of_every_size_both_ways_at_once():
+    def messages(seed):
+        rng = np.random.default_rng(seed)
+        yield Message("many", arrays=tuple(np.full(n % 900, n, np.int64) for n in range(300)))
+        for size in SIZES * 2:
+            sizes = rng.permutation([size, *rng.integers(0, 1 << 17, rng.integers(0, 4))])
+            yield Message("some", (seed,), "text", tuple(rng.integers(0, 255, n, np.uint8) for n in sizes))
+
+    with pair() as (a, b, _):
+        right = []
+
+        def take(end, seed):
+            for wanted in messages(seed):
+                found = end.receive(20)
+                same = [(x == y).all() and x.dtype == y.dtype for x, y in zip(found.arrays, wanted.arrays, strict=True)]
+                right.append(
+                    all(same) and (found.kind, found.numbers, found.text) == (wanted.kind, wanted.numbers, wanted.text)
+                )
+
+        def give(end, seed):
+            for message in messages(seed):
+                end.send(message)
+
+        threads = [
+            threading.Thread(target=f, args=(e, s))
+            for f, e, s in ((take, a, 1), (give, a, 2), (take, b, 2), (give, b, 1))
+        ]
+        [thread.start() for thread in threads]
+        [thread.join(60) for thread in threads]
+        assert right == [True] * 2 * (1 + 2 * len(SIZES))
+
+
+def test_a_sender_does_not_wait_and_everything_goes_out_while_it_does_something_else():
+    with pair(Window(messages=4096, nbytes=1 << 40)) as (a, b, _):
+        big, small = np.arange(RING_BYTES // 3, dtype=np.uint8), np.ones(1000)
+        start = time.monotonic()
+        for _ in range(9):
+            a.send(Message("big", arrays=(big,)))
+        for _ in range(600):
+            a.send(Message("small", arrays=(small,)))
+        assert time.monotonic() - start < 5  # it would wait for ever: nobody receives
+        for _ in range(9):  # from here on nobody calls the sender
+            assert (b.receive(20).arrays[0] == big).all()
+        assert all((b.receive(20).arrays[0] == small).all() for _ in range(600))
+
+
+@pytest.mark.parametrize(
+    "record", [b"x", b"\x00" * 16, struct.pack("<BxHxxxxQ", 0, 3, 0), b"\x00\x00\x01" + bytes(13) + struct.pack("<qQ", 5, 9)]
+)  # fmt: skip
+def test_records_that_are_none_are_errors(record):
+    with pair(Window(messages=1)) as (_, b, intruder):
+        for _ in range(40):
+            intruder.send(record)
+        with pytest.raises(WireError, match="expected messages of this run"):
+            b.receive(5)
+
+
+def test_what_was_sent_before_an_end_is_closed_still_arrives():
+    with pair() as (a, b, _):
+        b.send(Message("never read"))  # so that the socket ends with an error
+        for i in range(40):
+            a.send(Message("last", (i,), arrays=(np.full(50_000, i),)))
+        closing = threading.Thread(target=a.close)
+        closing.start()
+        for i in range(40):
+            message = b.receive(10)
+            assert message.numbers == (i,) and (message.arrays[0] == i).all()
+        with pytest.raises(HostDiedError, match="it has closed the channel"):
+            b.receive(5)
+        closing.join()
+
+
+def serve(context):
+    """Sends what its driver asks for, to it or to the other host, until it is told that it is over."""
+    while (message := context.driver.receive()).kind != "end":
+        to = context.peer(message.text) if message.text else context.driver
+        for i in range(message.numbers[0]):
+            to.send(Message("rows", (i,), arrays=(np.full(30_000, i, np.float32),)))
+        if message.kind == "pass":
+            for i in range(message.numbers[0]):
+                found = to.receive(20)
+                context.driver.send(Message("rows", (i,), arrays=found.arrays))
+
+
+def open_files():
+    return sorted(os.listdir("/proc/self/fd")), sorted(os.listdir("/dev/shm"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux tells which files are open")
+@pytest.mark.parametrize("number", [None, signal.SIGKILL, signal.SIGSTOP])
+def test_processes_leave_nothing_behind(number):
+    def run():
+        with spawn(2, serve, launcher=LocalLauncher(lambda line: None)) as hosts:
+            hosts[0].channel.send(Message("to", (10,), "host-1"))
+            hosts[1].channel.send(Message("pass", (10,), "host-0"))
+            for i in range(10):
+                assert (hosts[1].channel.receive(20).arrays[0] == i).all()
+            if number is not None:
+                hosts[0].channel.send(Message("to", (4000,)))  # more than there is room for
+                assert hosts[0].channel.receive(20).numbers == (0,)
+                os.kill(hosts[0].process, number)
+                wanted = HostDiedError if number == signal.SIGKILL else HostUnreachableError
+                with pytest.raises(wanted):
+                    while hosts[0].channel.receive(20) is not None:
+                        pass
+            return [host.process for host in hosts]
+
+    run()  # makes what lasts, such as the thread that starts hosts
+    before = open_files()
+    assert not any(map(is_there, run()))
+    assert open_files() == before
