@@ -61,7 +61,7 @@ class LocalLine:
 
     def __init__(self, line: Line, end: LocalEnd):
         self._line = line
-        memory = mmap.mmap(end.memory, 2 * RING_BYTES)
+        self._memory = memory = mmap.mmap(end.memory, 2 * RING_BYTES)
         out, back = (0, RING_BYTES) if end.is_first else (RING_BYTES, 0)
         self._out, self._in = RingWriter(memory, out, RING_BYTES), RingReader(memory, back, RING_BYTES)
         self._socket = socket.socket(fileno=end.socket)
@@ -95,7 +95,7 @@ class LocalLine:
     @property
     def is_up(self) -> bool:
         """Whether the peer can be sent something."""
-        return self._is_open
+        return self._is_open and self.was_there
 
     @property
     def was_there(self) -> bool:
@@ -115,7 +115,8 @@ class LocalLine:
     @property
     def descriptors(self) -> Sequence[int]:
         """What can be read when something has come."""
-        return (self._socket.fileno(),) if self._is_open and not self.is_closed else ()
+        own = (self._socket.fileno(),) if self._is_open and not self.is_closed else ()
+        return own if self.was_there else (*own, *self._line.descriptors)
 
     def look(self) -> bool:
         """Looks whether the peer beats, and sends what has waited.
@@ -124,7 +125,7 @@ class LocalLine:
           False: nothing has ever to be sent again.
         """
         now = time.monotonic()
-        if now > self._looked_at + _LOOK_S and not self.is_closed:
+        if (now > self._looked_at + _LOOK_S or not self.was_there) and not self.is_closed:
             self._looked_at = now
             self._line.look()
             while self._line.take() is not None:
@@ -152,8 +153,8 @@ class LocalLine:
     def _flush(self) -> None:
         """Gives the socket what it takes."""
         self.urgent = None
-        if not self._is_open or self.is_closed:
-            return
+        if not self.is_up or self.is_closed:
+            return  # nothing goes out before the peer has beaten, so that it is noticed if who has sent something is silent
         if 4 * (self._in.position - self._told) > RING_BYTES and self._gave([_HEAD.pack(_READ, 0, self._in.position)]):
             self._told = self._in.position
         while self._waiting:
@@ -245,6 +246,7 @@ class LocalLine:
             self._flush()
         self.is_closed, self.urgent = True, None
         self._socket.close()
+        self._memory.close()
         self._line.close()
 
 

@@ -21,7 +21,7 @@ class RingWriter:
     """
 
     def __init__(self, memory: mmap.mmap, start: int, size: int):
-        self._memory, self._start, self._size = memoryview(memory), start, size
+        self._memory, self._start, self._size = memory, start, size
         self._written = self._read = 0
 
     def put(self, frame: bytes | memoryview) -> int | None:
