@@ -165,7 +165,7 @@ class _Tender:
     """
 
     def __init__(self, channels: list[weakref.ref[ZmqChannel]]):
-        self._channels, self._waker, self._turn = channels, Waker(), threading.Lock()
+        self._channels, self._waker, self._turn = channels, Waker(), threading.RLock()
         self._has_ended = False
 
     def stir(self) -> None:
@@ -180,17 +180,19 @@ class _Tender:
 
     def run(self) -> None:
         """What the thread runs."""
-        while not self._has_ended:
+        while True:
             poll = select.poll()
+            with self._turn:  # before channels are looked at: what is urgent after that wakes the thread
+                poll.register(self._waker.begin(), select.POLLIN)
             for there in list(self._channels):
                 if (channel := there()) is not None:
                     channel.tend()
                     if (urgent := channel.urgent) is not None:
                         poll.register(*urgent)
                     del channel  # holds none while it waits
-            with self._turn:
-                poll.register(self._waker.begin(), select.POLLIN)
             poll.poll(1e3 * _TEND_S)
+            if self._has_ended:
+                return
             with self._turn:
                 self._waker.end()
 
