@@ -66,6 +66,7 @@ class LocalLine:
         self._out, self._in = RingWriter(memory, out, RING_BYTES), RingReader(memory, back, RING_BYTES)
         self._socket = socket.socket(fileno=end.socket)
         self._socket.setblocking(False)
+        self._buffer = bytearray(_LARGEST)
         end._replace(socket=-1).close()
         self._waiting: deque[tuple[int, Sequence[Any]]] = deque()  # records that have not gone: kinds and frames
         self._made: list[Any] | None = None  # the next record, which the socket has not taken
@@ -195,16 +196,17 @@ class LocalLine:
         """The next message that has come, if any: its frames, which nobody else has."""
         while self._is_open and not self.is_closed:
             try:
-                record = self._socket.recv(_LARGEST)
+                n = self._socket.recv_into(self._buffer)
             except BlockingIOError:
                 return None
             except ConnectionResetError:  # it has ended without reading everything; what it has sent can still be read
                 continue
             except OSError:
-                record = b""
-            if not record:
+                n = 0
+            if not n:
                 self._is_open = False
             else:
+                record = bytearray(memoryview(self._buffer)[:n])
                 try:
                     found = self._came(record)
                 except struct.error:
@@ -213,7 +215,7 @@ class LocalLine:
                     return found
         return None
 
-    def _came(self, record: bytes) -> list[Any] | None:
+    def _came(self, record: bytearray) -> list[Any] | None:
         """Takes a record apart; gives the frames of a whole message."""
         kind, n, position = _HEAD.unpack_from(record)
         if kind == _READ:
@@ -223,7 +225,8 @@ class LocalLine:
         at, view = _HEAD.size + n * _FRAME.size, memoryview(record)
         for position, nbytes in _FRAME.iter_unpack(view[_HEAD.size : at]):
             if position >= 0:
-                self._frames.append(self._in.take(position, nbytes) or b"")
+                frame = self._in.take(position, nbytes)
+                self._frames.append(b"" if frame is None else frame)
             else:
                 self._frames.append(view[at : at + nbytes])
                 at += nbytes + -nbytes % _PAD
@@ -237,7 +240,7 @@ class LocalLine:
     def close(self) -> None:
         """Closes both lines; what was sent before still goes out, for a while."""
         end = time.monotonic() + _LINGER_S
-        while self._waiting and self._is_open and not self.said_bye and time.monotonic() < end:
+        while self._waiting and self.is_up and not self.said_bye and time.monotonic() < end:
             poll = select.poll()
             poll.register(*(self.urgent or (self._socket.fileno(), select.POLLOUT)))
             poll.poll(1e3 * _LOOK_S)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import mmap
 
+import numpy as np
+
 _ALIGN = 64
 
 
@@ -69,7 +71,7 @@ class RingReader:
         self._memory, self._start, self._size = memory, start, size
         self.position = 0
 
-    def take(self, position: int, n: int) -> bytes | None:
+    def take(self, position: int, n: int) -> np.ndarray | None:
         """Copies a frame out of the ring.
 
         Args:
@@ -77,13 +79,13 @@ class RingReader:
           n: Its bytes.
 
         Returns:
-          The frame; None if no writer can have put it there.
+          The frame, uint8; None if no writer can have put it there.
         """
         at = position % self._size
         if position < self.position or at + n > self._size:
             return None
         self.position = _end(position, n)
-        return self._memory[self._start + at : self._start + at + n]
+        return np.frombuffer(self._memory, np.uint8, n, self._start + at).copy()
 
 
 def _end(position: int, n: int) -> int:
