@@ -11,8 +11,11 @@ import os
 import socket
 from typing import NamedTuple
 
-RING_BYTES = 1 << 23
-"""Memory for frames under way in one direction: more than one frame of a large array (`message.CHUNK_BYTES`). Only what is used takes memory."""
+from ampjax.cluster.wire.message import CHUNK_BYTES
+
+RING_BYTES = 4 * CHUNK_BYTES
+"""Memory for frames under way in one direction, of which only what is used takes memory. A frame of a large array (`CHUNK_BYTES`) has room wherever
+in the ring the last one ended, and although a quarter of what has been read is not known yet."""
 
 _BUFFER_BYTES = 1 << 22
 """How much a socket may hold, if the system's limit allows it."""

@@ -174,7 +174,7 @@ class LocalLine:
             self._socket.sendmsg(record)
         except BlockingIOError:
             return False
-        except OSError:  # nobody is there: `take` finds that out, behind what has come
+        except (BrokenPipeError, ConnectionResetError):  # nobody is there: `take` finds that out, behind what has come
             return True
         return True
 

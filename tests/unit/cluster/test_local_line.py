@@ -70,6 +70,18 @@ def test_what_is_read_from_a_ring_is_what_was_written(steps):
     assert memory[:1024] == bytes(1024) and memory[2048:] == bytes(2048)  # nothing was written beside it
 
 
+@settings(max_examples=examples(200), deadline=None)
+@given(st.lists(st.integers(1, 1024), min_size=30, max_size=60))
+def test_a_ring_that_has_been_read_has_room_for_a_quarter_of_it(sizes):
+    memory = mmap.mmap(-1, 4096)
+    writer, reader, told = RingWriter(memory, 0, 4096), RingReader(memory, 0, 4096), 0
+    for n in sizes:
+        reader.take(writer.put(bytes(n)), n)
+        if 4 * (reader.position - told) > 4096:
+            told = reader.position
+            writer.was_read(told)
+
+
 def test_a_ring_does_not_believe_what_cannot_be():
     memory = mmap.mmap(-1, 1024)
     writer, reader = RingWriter(memory, 0, 1024), RingReader(memory, 0, 1024)
