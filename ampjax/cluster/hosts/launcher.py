@@ -6,16 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from ampjax.cluster.hosts.job import Job
-from ampjax.cluster.wire.local_ends import LocalEnd
 
 
 class Started(Protocol):
-    """One process that was started."""
+    """One process that was started.
 
-    @property
-    def end(self) -> LocalEnd | None:
-        """The driver's end of a way past the network; None where there is none."""
-        ...
+    Where it has `take_endpoint` as `LocalProcess` does, the driver talks to it past the network.
+    """
 
     def ending(self) -> str | None:
         """How it has ended, in words; None as long as it has not."""

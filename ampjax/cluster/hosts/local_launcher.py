@@ -17,14 +17,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ampjax.cluster.hosts.job import DRIVER, Job
-from ampjax.cluster.wire.local_ends import LocalEnd, can_be_local, local_ends
+from ampjax.cluster.wire.local_endpoints import LocalEndpoint, can_be_local, local_endpoints
 from ampjax.cluster.wire.zmq_wire import LOOPBACK
 from ampjax.errors import HostError
 
 _PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from ampjax.cluster.hosts import host_program; host_program.main()"
 _TAIL = 20
 _MOST_JOINED = 8
-"""With more hosts on a machine, those that are not the driver talk over the network: each way takes files, of which a process may have few."""
+"""With more hosts on a machine, they talk to each other over the network: each pair takes files, of which a process may have few."""
+
+_MOST_DIRECT = 64
+"""Further hosts talk over the network to the driver, too: while hosts are started, each pair takes four files."""
 
 _LAST_LINES_S = 1.0
 """How long the last lines of a process that has ended are waited for: a process of its own may have its output still."""
@@ -47,19 +50,17 @@ class LocalLauncher:
         """See `Launcher.start`."""
         started: list[LocalProcess] = []
         with contextlib.ExitStack() as undo:
-            ends: _Ends = {DRIVER: {}} | {job.name: {} for job in jobs}
-            undo.callback(_close, ends)
+            endpoints = _endpoints(jobs, self._is_direct)
+            undo.callback(_close, endpoints)
             try:
-                if self._is_direct:
-                    _join(ends, jobs)
                 for job in jobs:
-                    own = dataclasses.replace(job, ends=ends[job.name])
-                    started.append(LocalProcess(own, main, environment, self._log, ends[DRIVER].pop(job.name, None)))
+                    own = dataclasses.replace(job, endpoints=endpoints[job.name])
+                    of_driver = endpoints[DRIVER].get(job.name)
+                    started.append(LocalProcess(own, main, environment, self._log, of_driver))
+                    endpoints[DRIVER].pop(job.name, None)
             except OSError as error:
                 for process in started:
                     process.kill()
-                    if process.end is not None:
-                        process.end.close()
                 fix = "Start fewer hosts, or free memory and processes."
                 raise HostError(jobs[len(started)].name, "a process", f"{error}", fix) from error
         return started
@@ -68,22 +69,29 @@ class LocalLauncher:
         """See `Launcher.close`."""
 
 
-_Ends = dict[str, dict[str, LocalEnd]]
-"""By process and peer, the process's end of the way between the two."""
+_Endpoints = dict[str, dict[str, LocalEndpoint]]
+"""By process and peer, the process's half of what the two have."""
 
 
-def _join(ends: _Ends, jobs: Sequence[Job]) -> None:
-    """Makes ways from each host to the driver, and between hosts unless there are too many of them."""
-    pairs = [(DRIVER, job.name) for job in jobs]
-    if len(jobs) <= _MOST_JOINED:
-        pairs += itertools.combinations([job.name for job in jobs], 2)
-    for a, b in pairs:
-        ends[a][b], ends[b][a] = local_ends()
+def _endpoints(jobs: Sequence[Job], is_direct: bool) -> _Endpoints:
+    """What pairs of processes need to talk past the network; nothing if they shall not, or where the system refuses."""
+    names = [job.name for job in jobs]
+    pairs = [(DRIVER, name) for name in names[:_MOST_DIRECT]] if is_direct else []
+    if is_direct and len(names) <= _MOST_JOINED:
+        pairs += itertools.combinations(names, 2)
+    result: _Endpoints = {name: {} for name in (DRIVER, *names)}
+    try:
+        for a, b in pairs:
+            result[a][b], result[b][a] = local_endpoints()
+    except OSError:
+        _close(result)
+        return {name: {} for name in result}
+    return result
 
 
-def _close(ends: _Ends) -> None:
-    for end in itertools.chain.from_iterable(own.values() for own in ends.values()):
-        end.close()
+def _close(endpoints: _Endpoints) -> None:
+    for endpoint in itertools.chain.from_iterable(own.values() for own in endpoints.values()):
+        endpoint.close()
 
 
 class LocalProcess:
@@ -94,7 +102,7 @@ class LocalProcess:
       main: What it runs, packed.
       environment: Variables of its environment besides this process's.
       log: Takes its lines.
-      end: The driver's end of the way to it.
+      endpoint: The driver's half of what it needs to talk to it past the network; this object's if there is no error.
     """
 
     def __init__(
@@ -103,10 +111,10 @@ class LocalProcess:
         main: bytes,
         environment: Mapping[str, str],
         log: Callable[[str], None],
-        end: LocalEnd | None = None,
+        endpoint: LocalEndpoint | None = None,
     ):
-        self.end = end
-        descriptors = [descriptor for own in job.ends.values() for descriptor in own[:2]]
+        self._endpoint = endpoint
+        descriptors = [descriptor for own in job.endpoints.values() for descriptor in own[:2]]
         self._tail: collections.deque[str] = collections.deque(maxlen=_TAIL)
         command = [sys.executable, "-c", _PROGRAM, *sys.path]
         self._process: subprocess.Popen[bytes] = _in_a_lasting_thread(
@@ -149,8 +157,15 @@ class LocalProcess:
             return f"killed by {signal.Signals(-code).name}"
         return f"exit code {code}"
 
+    def take_endpoint(self) -> LocalEndpoint | None:
+        """The driver's half of what it needs to talk to this process past the network, which the caller closes; None at the next call."""
+        result, self._endpoint = self._endpoint, None
+        return result
+
     def kill(self) -> None:
         """See `Started.kill`."""
+        if (endpoint := self.take_endpoint()) is not None:
+            endpoint.close()
         self._process.kill()
         self._process.wait()
         if self._process.stdin is not None:

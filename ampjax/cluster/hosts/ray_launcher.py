@@ -172,8 +172,6 @@ class RayProcess:
       running: What `run` will give.
     """
 
-    end = None
-
     def __init__(self, ray: Any, handle: Any, running: Any):
         self._ray, self._handle, self._running = ray, handle, running
         self._ending: str | None = None

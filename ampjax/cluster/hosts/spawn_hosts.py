@@ -206,8 +206,9 @@ def spawn(
         started += launcher.start(jobs, program, _environment(options))
         for channel, process in zip(channels, started, strict=True):
             channel.ending = process.ending
-            if process.end is not None:
-                channel.shorten(process.end)
+            take = getattr(process, "take_endpoint", None)
+            if take is not None and (endpoint := take()) is not None:
+                channel.use_local(endpoint)
         hellos = _hellos(jobs, channels, started, options.patience)
     except BaseException:
         end()
@@ -259,7 +260,7 @@ def _hellos(
 
 
 class _End:
-    """Ends hosts, once.
+    """Ends hosts, once; not in a process that was forked from theirs.
 
     Args:
       wire: The driver's wire.
@@ -269,8 +270,11 @@ class _End:
 
     def __init__(self, wire: Wire, launcher: Launcher, started: Sequence[Started]):
         self._wire, self._launcher, self._started = wire, launcher, started
+        self._owner = os.getpid()
 
     def __call__(self) -> None:
+        if os.getpid() != self._owner:
+            return
         self._wire.close()
         end = time.monotonic() + _LEAVE_S
         while any(process.ending() is None for process in self._started) and time.monotonic() < end:

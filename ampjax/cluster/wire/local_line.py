@@ -1,13 +1,18 @@
 """A line between two processes of one machine: records of a socket that only they have, and shared memory for large frames.
 
-It loses nothing, so nothing is sent again. The ZeroMQ line beside it says only whether the peer is alive: its thread beats while Python is
-busy. A record is a head (what it is, whether its message ends with it, each frame's position in the ring and its size) and then those frames
-that are not in the ring. A record of the other kind says up to where the ring has been read.
+It loses nothing, so nothing is sent again, and what is damaged is an error at once. The ZeroMQ line beside it says only whether the peer is
+alive: its thread beats while Python is busy.
+
+A record is a head (what it is, whether its message ends with it, each frame's position in the ring and its size) and then those frames that
+are not in the ring. Frames above `CHUNK_BYTES` are cut, so that the ring has room for them. A record of the other kind says up to where the
+ring has been read.
 """
 
 from __future__ import annotations
 
+import errno
 import mmap
+import os
 import select
 import socket
 import struct
@@ -16,7 +21,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ampjax.cluster.wire.local_ends import RING_BYTES, LocalEnd
+from ampjax.cluster.wire.local_endpoints import RING_BYTES, LocalEndpoint
+from ampjax.cluster.wire.message import CHUNK_BYTES
 from ampjax.cluster.wire.shared_ring import RingReader, RingWriter
 from ampjax.cluster.wire.zmq_line import Line
 
@@ -29,14 +35,16 @@ _RECORD_BYTES, _MOST_FRAMES = 1 << 16, 64
 _LOOK_S = 0.05
 """How often it is looked whether the peer beats."""
 
-_LINGER_S = 2.0
-"""How long an end that is closed waits until what was sent has gone out."""
-
 _INSIDE = -1
 """The position of a frame that is not in the ring but in the record."""
 
-_FRAMES, _PART, _READ = 0, 1, 2
-"""Records: the last frames of a message, frames of one that goes on, and a position up to which the ring has been read."""
+_FRAMES, _PART, _READ, _CUT = range(4)
+"""Records: the last frames of a message, frames of one that goes on, a position up to which the ring has been read, and frames of a message
+that goes on in the midst of the last one."""
+
+_NOBODY = BrokenPipeError, ConnectionResetError
+_NOT_NOW = errno.ENOBUFS, errno.ENOMEM
+"""The system has no memory for a record now. Nothing tells when it has, so it is tried again in time."""
 
 _HEAD, _FRAME = struct.Struct("<BxHxxxxQ"), struct.Struct("<qQ")
 """What a record is, how many frames it tells of, and the position; a frame's position and its bytes."""
@@ -54,26 +62,35 @@ class LocalLine:
 
     Args:
       line: The ZeroMQ line to the same peer.
-      end: This end; closed here.
+      endpoint: This process's; closed here, and also if there is an error.
+
+    Attributes:
+      failure: What was wrong with what came, or with the socket; empty if nothing. Nothing is sent or taken after that.
     """
 
     may_lose = False
 
-    def __init__(self, line: Line, end: LocalEnd):
+    def __init__(self, line: Line, endpoint: LocalEndpoint):
         self._line = line
-        self._memory = memory = mmap.mmap(end.memory, 2 * RING_BYTES)
-        out, back = (0, RING_BYTES) if end.is_first else (RING_BYTES, 0)
+        try:
+            self._memory = memory = mmap.mmap(endpoint.memory, 2 * RING_BYTES)
+        except OSError:
+            endpoint.close()
+            raise
+        out, back = (0, RING_BYTES) if endpoint.is_first else (RING_BYTES, 0)
         self._out, self._in = RingWriter(memory, out, RING_BYTES), RingReader(memory, back, RING_BYTES)
-        self._socket = socket.socket(fileno=end.socket)
+        self._socket = socket.socket(fileno=endpoint.socket)
         self._socket.setblocking(False)
         self._buffer = bytearray(_LARGEST)
-        end._replace(socket=-1).close()
+        os.close(endpoint.memory)
         self._waiting: deque[tuple[int, Sequence[Any]]] = deque()  # records that have not gone: kinds and frames
         self._made: list[Any] | None = None  # the next record, which the socket has not taken
         self._frames: list[Any] = []  # of a message whose last record has not come
-        self._told = 0  # the position that the peer knows of
+        self._is_cut = False  # the last of them goes on
         self._looked_at = 0.0
-        self._is_open, self.is_closed, self.said_bye = True, False, False
+        self._owner = os.getpid()
+        self._is_open, self._is_closed, self.said_bye = True, False, False
+        self.failure = ""
         self.urgent: tuple[int, int] | None = None
 
     # ---- what a line is asked ----------------------------------------------------------------------------------------
@@ -94,6 +111,11 @@ class LocalLine:
         return "closed" if self.is_closed else self._line.state
 
     @property
+    def is_closed(self) -> bool:
+        """Whether this end is closed, as it is in a process that was forked from its owner: the other end could not tell the two apart."""
+        return self._is_closed or os.getpid() != self._owner
+
+    @property
     def is_up(self) -> bool:
         """Whether the peer can be sent something."""
         return self._is_open and self.was_there
@@ -107,6 +129,16 @@ class LocalLine:
     def is_gone(self) -> bool:
         """Whether the peer has gone, and all that it had sent has been taken."""
         return self.said_bye or not self._is_open
+
+    @property
+    def has_hung_up(self) -> bool:
+        """Whether nobody has the socket's other end any more."""
+        return not self._is_open
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether something waits that would be lost if this end were closed, and might not be later."""
+        return bool(self._waiting) and self.is_up and not self.silence_s and not self.failure
 
     @property
     def silence_s(self) -> float:
@@ -154,17 +186,18 @@ class LocalLine:
     def _flush(self) -> None:
         """Gives the socket what it takes."""
         self.urgent = None
-        if not self.is_up or self.is_closed:
+        if not self.is_up or self.is_closed or self.failure:
             return  # nothing goes out before the peer has beaten, so that it is noticed if who has sent something is silent
-        if 4 * (self._in.position - self._told) > RING_BYTES and self._gave([_HEAD.pack(_READ, 0, self._in.position)]):
-            self._told = self._in.position
+        if self._in.is_due:
+            if not self._gave([_HEAD.pack(_READ, 0, self._in.position)]):
+                return
+            self._in.reported()
         while self._waiting:
-            made = self._made = self._made or self._make(*self._waiting[0])
-            if made is None:
+            self._made = self._made or self._make(*self._waiting[0])
+            if self._made is None:
                 self.urgent = self._socket.fileno(), select.POLLIN  # the peer will say that there is room
                 return
-            if not self._gave(made):
-                self.urgent = self._socket.fileno(), select.POLLOUT
+            if not self._gave(self._made):
                 return
             self._made = None
             self._waiting.popleft()
@@ -173,10 +206,18 @@ class LocalLine:
         try:
             self._socket.sendmsg(record)
         except BlockingIOError:
+            self.urgent = self._socket.fileno(), select.POLLOUT
             return False
-        except (BrokenPipeError, ConnectionResetError):  # nobody is there: `take` finds that out, behind what has come
+        except _NOBODY:  # `take` finds that out, behind what has come
             return True
+        except OSError as error:
+            self._failed(error)
+            return False
         return True
+
+    def _failed(self, error: OSError) -> None:
+        if error.errno not in _NOT_NOW:
+            self.failure = f"an error of the socket: {error}"
 
     def _make(self, kind: int, frames: Sequence[Any]) -> list[Any] | None:
         """A record. None if there is no room in the ring for its last frame; then it is tried again."""
@@ -194,25 +235,26 @@ class LocalLine:
 
     def take(self) -> list[Any] | None:
         """The next message that has come, if any: its frames, which nobody else has."""
-        while self._is_open and not self.is_closed:
+        while self._is_open and not self.is_closed and not self.failure:
             try:
                 n = self._socket.recv_into(self._buffer)
             except BlockingIOError:
                 return None
             except ConnectionResetError:  # it has ended without reading everything; what it has sent can still be read
                 continue
-            except OSError:
-                n = 0
+            except OSError as error:
+                self._failed(error)
+                return None
             if not n:
                 self._is_open = False
-            else:
-                record = bytearray(memoryview(self._buffer)[:n])
-                try:
-                    found = self._came(record)
-                except struct.error:
-                    found = [record]  # no message either: who decodes it refuses it
-                if found is not None:
-                    return found
+                return None
+            try:
+                found = self._came(bytearray(memoryview(self._buffer)[:n]))
+            except (ValueError, struct.error) as error:
+                self.failure = f"a damaged record: {error}"
+                return None
+            if found is not None:
+                return found
         return None
 
     def _came(self, record: bytearray) -> list[Any] | None:
@@ -223,44 +265,55 @@ class LocalLine:
             self._flush()
             return None
         at, view = _HEAD.size + n * _FRAME.size, memoryview(record)
+        if kind not in (_FRAMES, _PART, _CUT) or not n:
+            raise ValueError(f"{n} frames of kind {kind}")
+        frames: list[Any] = []
         for position, nbytes in _FRAME.iter_unpack(view[_HEAD.size : at]):
-            if position >= 0:
-                frame = self._in.take(position, nbytes)
-                self._frames.append(b"" if frame is None else frame)
+            if position != _INSIDE:
+                frames.append(self._in.take(position, nbytes))
             else:
-                self._frames.append(view[at : at + nbytes])
+                frames.append(view[at : at + nbytes])
                 at += nbytes + -nbytes % _PAD
-        if 4 * (self._in.position - self._told) > RING_BYTES:
+        if at != len(record):
+            raise ValueError(f"{len(record)} bytes, where its head tells of {at}")
+        if self._in.is_due:
             self._flush()
-        if kind == _PART:
+        if self._is_cut:
+            frames[0] = b"".join((self._frames.pop(), frames[0]))
+        self._frames += frames
+        self._is_cut = kind == _CUT
+        if kind != _FRAMES:
             return None
         found, self._frames = self._frames, []
         return found
 
     def close(self) -> None:
-        """Closes both lines; what was sent before still goes out, for a while."""
-        end = time.monotonic() + _LINGER_S
-        while self._waiting and self.is_up and not self.said_bye and time.monotonic() < end:
-            poll = select.poll()
-            poll.register(*(self.urgent or (self._socket.fileno(), select.POLLOUT)))
-            poll.poll(1e3 * _LOOK_S)
-            while self.take() is not None:
-                pass
-            self._flush()
-        self.is_closed, self.urgent = True, None
+        """Closes both lines. What `has_unsent` tells of is lost."""
+        self._is_closed, self.urgent = True, None
         self._socket.close()
         self._memory.close()
         self._line.close()
 
 
 def _records(frames: Sequence[Any]) -> Iterator[tuple[int, Sequence[Any]]]:
-    """A message's frames, as what its records are made of. A frame for the ring is the last of its record."""
-    start = nbytes = 0
-    for i, frame in enumerate(frames):
+    """What the records of a message are, and their frames. A frame for the ring is the last of its record."""
+    record, nbytes = [], 0
+    for kind, frame in _cut(frames):
+        record.append(frame)
         is_large = len(frame) > _INLINE_BYTES
         nbytes += 0 if is_large else len(frame)
-        ends = is_large or nbytes > _RECORD_BYTES - _INLINE_BYTES or i + 1 - start == _MOST_FRAMES
-        if ends and i + 1 < len(frames):
-            yield _PART, frames[start : i + 1]
-            start, nbytes = i + 1, 0
-    yield _FRAMES, frames[start:]
+        is_full = nbytes > _RECORD_BYTES - _INLINE_BYTES or len(record) == _MOST_FRAMES
+        if is_large or is_full or kind == _FRAMES:
+            yield kind, record
+            record, nbytes = [], 0
+
+
+def _cut(frames: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    """A message's frames, none too large for the ring, and what a record is that ends with each."""
+    for i, frame in enumerate(frames, 1):
+        kind, n = _FRAMES if i == len(frames) else _PART, len(frame)
+        if n <= CHUNK_BYTES:
+            yield kind, frame
+        else:
+            for start in range(0, n, CHUNK_BYTES):
+                yield _CUT if start + CHUNK_BYTES < n else kind, memoryview(frame)[start : start + CHUNK_BYTES]

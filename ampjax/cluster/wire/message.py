@@ -62,7 +62,7 @@ DTYPES = {name: np.dtype(name) for name in _PLAIN} | {name: np.dtype(getattr(ml_
 _BY_NAME = {name.encode(): dtype for name, dtype in DTYPES.items()}
 
 _AT = "a message on the wire"
-_SAME = "Let both ends run the same version of ampjax, and look for what else writes to this port."
+_SAME = "Let both ends run the same version of ampjax, and look for what else writes to this channel."
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +137,8 @@ def nbytes_of(frames: Sequence[bytes | memoryview]) -> int:
 
 
 def _native(array: np.ndarray) -> np.ndarray:
-    """An array in one piece and in this machine's order of bytes; the same one if it is so."""
+    """A plain array in one piece and in this machine's order of bytes; the same one if it is so."""
+    array = np.asarray(array)
     if array.flags.c_contiguous and array.dtype.isnative:
         return array
     return np.ascontiguousarray(array, array.dtype.newbyteorder("="))
@@ -255,7 +256,7 @@ class _Reader:
         n_name, n_dimensions = self.take(_ARRAY.size)
         dtype = _BY_NAME.get(name := self.take(n_name))
         if dtype is None or n_dimensions > _MOST_DIMENSIONS:
-            raise _bad("an array of numbers", f"dtype {str(name)[1:]} with {n_dimensions} dimensions")
+            raise _bad("an array of numbers", f"dtype {name.decode(errors='replace')!r} with {n_dimensions} dimensions")
         shape = self.unpack(_shape_format(n_dimensions))
         nbytes = math.prod(shape) * dtype.itemsize
         if (nbytes or math.prod([max(size, 1) for size in shape]) * dtype.itemsize) >= 1 << 62:

@@ -1,7 +1,10 @@
 """Memory that two processes share, one of which writes to it and the other reads: large frames go through it, past the kernel.
 
 A writer never writes where something has not been read: it is told up to which position the reader has come. Who reads knows from a message
-where something is, so nothing in the memory itself says so.
+where something is, so nothing in the memory itself says so. Both refuse positions that the other cannot have come to.
+
+A frame of at most a quarter of the ring has room at the latest when all that was written has been read and the reader has reported what is
+due: less than a quarter is not reported then, and less than another one is left out at the ring's end.
 """
 
 from __future__ import annotations
@@ -30,13 +33,15 @@ class RingWriter:
         """Writes a frame, in one piece.
 
         Args:
-          frame: The frame; no larger than the ring.
+          frame: The frame, of at most a quarter of the ring.
 
         Returns:
           Its position, for the reader; None if there is no room now.
         """
         n = len(frame)
-        left = self._size - self._written % self._size
+        left = -self._written % self._size
+        if self._read == self._written:  # the ring is empty: the memory that was used last is the soonest to write to
+            self._written = self._read = self._written + left
         position = self._written + (left if n > left else 0)
         if position + n > self._read + self._size:
             return None
@@ -49,10 +54,14 @@ class RingWriter:
         """The reader has come to a position.
 
         Args:
-          position: What `RingReader.position` was there. One that was never written is not believed.
+          position: What `RingReader.position` was there.
+
+        Raises:
+          ValueError: If it cannot be there: nothing was written up to there, or it has been there before.
         """
-        if self._read < position <= self._written:
-            self._read = position
+        if not self._read < position <= self._written:
+            raise ValueError(f"{position} as read, where {self._read} was read and {self._written} written")
+        self._read = position
 
 
 class RingReader:
@@ -69,9 +78,18 @@ class RingReader:
 
     def __init__(self, memory: mmap.mmap, start: int, size: int):
         self._memory, self._start, self._size = memory, start, size
-        self.position = 0
+        self.position = self._reported = 0
 
-    def take(self, position: int, n: int) -> np.ndarray | None:
+    @property
+    def is_due(self) -> bool:
+        """Whether the writer must be told of the position: a quarter of the ring has been read since it was."""
+        return 4 * (self.position - self._reported) >= self._size
+
+    def reported(self) -> None:
+        """The writer has been told of the position."""
+        self._reported = self.position
+
+    def take(self, position: int, n: int) -> np.ndarray:
         """Copies a frame out of the ring.
 
         Args:
@@ -79,11 +97,14 @@ class RingReader:
           n: Its bytes.
 
         Returns:
-          The frame, uint8; None if no writer can have put it there.
+          The frame, uint8.
+
+        Raises:
+          ValueError: If no writer can have put it there.
         """
         at = position % self._size
-        if position < self.position or at + n > self._size:
-            return None
+        if not self.position <= position < self.position + self._size or at + n > self._size:
+            raise ValueError(f"{n} bytes at {position}, where {self.position} was read of a ring of {self._size}")
         self.position = _end(position, n)
         return np.frombuffer(self._memory, np.uint8, n, self._start + at).copy()
 

@@ -6,6 +6,7 @@ import contextlib
 import select
 import socket
 import threading
+import time
 import weakref
 from typing import NamedTuple
 
@@ -16,13 +17,12 @@ from ampjax.cluster.wire.channel import Window
 from ampjax.cluster.wire.link import Link
 from ampjax.cluster.wire.message import Message, encode
 from ampjax.cluster.wire.waker import Waker
-from ampjax.cluster.wire.zmq_channel import Patience, ZmqChannel
+from ampjax.cluster.wire.zmq_channel import LINGER_S, Patience, ZmqChannel
 from ampjax.cluster.wire.zmq_line import Line
 from ampjax.errors import SettingsError
 
 LOOPBACK = "127.0.0.1"
 _LARGEST_FRAME = 1 << 26
-_LINGER_MS = 2000
 _TEND_S = 0.05
 _BEAT, _NO_ANSWER = 0.15, 0.55
 """Parts of the patience: a socket beats so often, and gives up a connection without an answer for so long."""
@@ -130,7 +130,7 @@ class Wire:
         result.heartbeat_ivl, result.heartbeat_timeout = int(_BEAT * silence_ms), int(_NO_ANSWER * silence_ms)
         # A handshake whose bytes were damaged is given up in time for another one.
         result.handshake_ivl = int(min(5000, max(1000, 0.5 * silence_ms)))
-        result.reconnect_ivl, result.linger = 50, _LINGER_MS
+        result.reconnect_ivl, result.linger = 50, int(1e3 * LINGER_S)
         result.maxmsgsize = _LARGEST_FRAME
         if self._keys is not None:
             result.curve_publickey, result.curve_secretkey = self._keys
@@ -147,10 +147,13 @@ class Wire:
 
     def close(self) -> None:
         """Closes all channels, and waits until what was sent has gone out, for two seconds at most."""
+        channels = [channel for there in self._channels if (channel := there()) is not None]
+        for channel in channels:
+            channel.say_bye()
+        until = time.monotonic() + LINGER_S
+        for channel in channels:  # while one is waited for, the others send
+            channel.close(until)
         self._tender.end()
-        for there in self._channels:
-            if (channel := there()) is not None:
-                channel.close()
         for line in self._lines:
             if not line.is_closed:
                 line.close()

@@ -13,11 +13,12 @@ import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.effort import examples
+from support.local_lines import needs_local
 from support.lossy_proxy import LossyProxy
 
 from ampjax.cluster import Keys, Message, Patience, Window, Wire, memory_pair, new_keys, wait_any
 from ampjax.cluster.wire.link import Link, Verdict
-from ampjax.cluster.wire.local_ends import local_ends
+from ampjax.cluster.wire.local_endpoints import local_endpoints
 from ampjax.cluster.wire.message import encode
 from ampjax.errors import HostDiedError, HostUnreachableError, WireError
 
@@ -47,12 +48,12 @@ def in_memory(window=None):
 @contextlib.contextmanager
 def past_the_network(window=None):
     with over_zmq(window) as (a, b, _):
-        for channel, end in zip((a, b), local_ends(), strict=True):
-            channel.shorten(end)
+        for channel, end in zip((a, b), local_endpoints(), strict=True):
+            channel.use_local(end)
         yield a, b, None
 
 
-@pytest.fixture(params=[over_zmq, past_the_network, in_memory])
+@pytest.fixture(params=[over_zmq, pytest.param(past_the_network, marks=needs_local), in_memory])
 def pair(request):
     return request.param
 

@@ -1,12 +1,8 @@
 """Messages past the network: whatever their size, they arrive whole and in order; nothing is left behind, however a process ends."""
 
-import contextlib
-import gc
 import mmap
 import os
 import signal
-import socket
-import struct
 import sys
 import threading
 import time
@@ -15,37 +11,21 @@ from collections import deque
 import cloudpickle
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.effort import examples
+from support.local_lines import lines, needs_linux, needs_local, open_files, pair
 from support.processes import is_there
 
-from ampjax.cluster import HostOptions, LocalLauncher, Message, Patience, Window, Wire, new_keys, spawn
-from ampjax.cluster.wire.local_ends import RING_BYTES, local_ends
+from ampjax.cluster import HostOptions, LocalLauncher, Message, Patience, Window, spawn
+from ampjax.cluster.wire.local_endpoints import RING_BYTES
+from ampjax.cluster.wire.message import CHUNK_BYTES
 from ampjax.cluster.wire.shared_ring import RingReader, RingWriter
-from ampjax.errors import HostDiedError, HostUnreachableError, WireError
+from ampjax.errors import HostDiedError, HostUnreachableError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # hosts can't import a test
 
-KEYS = new_keys()
-
-
-@contextlib.contextmanager
-def pair(window=None):
-    """Two channels past the network, and a socket that writes as the first one does."""
-    a, b = (Wire(name, KEYS, window=window, patience=Patience(1.0, 5.0)) for name in "ab")
-    near, far = local_ends()
-    intruder = socket.socket(fileno=os.dup(near.socket))
-    try:
-        here = a.listen("b")
-        there = b.connect("a", here.address)
-        here.shorten(near)
-        there.shorten(far)
-        with intruder:
-            yield here, there, intruder
-    finally:
-        a.close()
-        b.close()
+pytestmark = needs_local
 
 
 @settings(max_examples=examples(200), deadline=None)
@@ -53,18 +33,19 @@ def pair(window=None):
 def test_what_is_read_from_a_ring_is_what_was_written(steps):
     memory = mmap.mmap(-1, 4096)
     writer, reader = RingWriter(memory, 1024, 1024), RingReader(memory, 1024, 1024)
-    there = deque()
+    there, told = deque(), 0
     for number, (what, n) in enumerate(steps):
         if what == "put":
             frame = bytes([number % 251 + 1]) * n
             position = writer.put(frame)
-            assert position is not None or there or reader.position != writer._read  # a ring that is free has room
+            assert position is not None or there or reader.position != told  # a ring that is free has room
             there.extend([] if position is None else [(position, frame)])
         elif what == "take" and there:
             position, frame = there.popleft()
             assert reader.take(position, len(frame)).tobytes() == frame
-        elif what == "tell":
-            writer.was_read(reader.position)
+        elif what == "tell" and reader.position != told:
+            told = reader.position
+            writer.was_read(told)
     for position, frame in there:
         assert reader.take(position, len(frame)).tobytes() == frame
     assert memory[:1024] == bytes(1024) and memory[2048:] == bytes(2048)  # nothing was written beside it
@@ -74,21 +55,63 @@ def test_what_is_read_from_a_ring_is_what_was_written(steps):
 @given(st.lists(st.integers(1, 1024), min_size=30, max_size=60))
 def test_a_ring_that_has_been_read_has_room_for_a_quarter_of_it(sizes):
     memory = mmap.mmap(-1, 4096)
-    writer, reader, told = RingWriter(memory, 0, 4096), RingReader(memory, 0, 4096), 0
+    writer, reader = RingWriter(memory, 0, 4096), RingReader(memory, 0, 4096)
     for n in sizes:
         reader.take(writer.put(bytes(n)), n)
-        if 4 * (reader.position - told) > 4096:
-            told = reader.position
-            writer.was_read(told)
+        if reader.is_due:
+            writer.was_read(reader.position)
+            reader.reported()
 
 
 def test_a_ring_does_not_believe_what_cannot_be():
     memory = mmap.mmap(-1, 1024)
     writer, reader = RingWriter(memory, 0, 1024), RingReader(memory, 0, 1024)
     assert writer.put(bytes(1000)) == 0
-    writer.was_read(1 << 40)
-    assert writer.put(bytes(1000)) is None
-    assert reader.take(900, 200) is None and not reader.take(0, 1000).any() and reader.take(0, 1000) is None
+    for position in (0, 1025, 1 << 40):
+        with pytest.raises(ValueError, match=f"{position} as read, where 0 was read and 1024 written"):
+            writer.was_read(position)
+    assert writer.put(bytes(1000)) is None and not reader.take(0, 1000).any()
+    for position, n in ((900, 10), (1100, 1000), (1 << 40, 9), (-1, 1), (2048, 1)):
+        with pytest.raises(ValueError, match=f"{n} bytes at {position}, where 1024 was read of a ring of 1024"):
+            reader.take(position, n)
+
+
+INTERESTING = [0, 1, (1 << 15) + 1, (1 << 20) - 7, 15 << 17, 21 << 17, CHUNK_BYTES]
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([*INTERESTING, CHUNK_BYTES + 1, RING_BYTES + 5]) | st.integers(0, 1 << 17),
+            st.lists(st.sampled_from(INTERESTING) | st.integers(0, CHUNK_BYTES), max_size=4),
+        ),
+        min_size=1,
+        max_size=8,
+    )
+)
+@example([(10, [21 << 17, 15 << 17, CHUNK_BYTES])])  # once more than there was room for, as the next ones
+@example([(10, [5 << 19]), (10, [2 << 20]), (10, [4 << 20])])
+@example([(RING_BYTES + 1, [])])
+@example([(3 << 20, []), (6 << 20, [])])
+def test_what_is_sent_arrives_whatever_the_sizes_of_frames(messages):
+    """Nobody sends while the other end reads, so whatever waits then must go out because of what the reader reports."""
+    rows = np.arange(RING_BYTES + 5, dtype=np.uint32).view(np.uint8)
+    sent = [[memoryview(rows[k : k + n]) for k, n in enumerate((head, *arrays))] for head, arrays in messages]
+    near, far = lines()
+    for frames in sent:
+        assert near.send(frames)
+    found = []
+    for _ in range(100):
+        while (frames := far.take()) is not None:
+            found.append([np.frombuffer(frame, np.uint8) for frame in frames])
+        near.take()
+        if not near.has_unsent and len(found) == len(sent):
+            break
+    assert [[len(frame) for frame in frames] for frames in found] == [[len(f) for f in frames] for frames in sent]
+    assert all((x == y).all() for a, b in zip(found, sent, strict=True) for x, y in zip(a, b, strict=True))
+    near.close()
+    far.close()
 
 
 SIZES = [0, 1, (1 << 15) - 1, 1 << 15, (1 << 15) + 1, 1 << 16, (1 << 22) + 5, 3 * RING_BYTES + 1]
@@ -141,15 +164,12 @@ def test_a_sender_does_not_wait_and_everything_goes_out_while_it_does_something_
         assert all((b.receive(20).arrays[0] == small).all() for _ in range(600))
 
 
-@pytest.mark.parametrize(
-    "record", [b"x", b"\x00" * 16, struct.pack("<BxHxxxxQ", 0, 3, 0), b"\x00\x00\x01" + bytes(13) + struct.pack("<qQ", 5, 9)]
-)  # fmt: skip
-def test_records_that_are_none_are_errors(record):
-    with pair(Window(messages=1)) as (_, b, intruder):
-        for _ in range(40):
-            intruder.send(record)
-        with pytest.raises(WireError, match="expected messages of this run"):
-            b.receive(5)
+def test_text_and_numbers_larger_than_the_ring():
+    message = Message("large", tuple(range(1 << 18)), "text" * (RING_BYTES // 4 + 1), (np.arange(9),))
+    with pair() as (a, b, _):
+        a.send(message)
+        found = b.receive(20)
+        assert found.numbers == message.numbers and found.text == message.text and (found.arrays[0] == range(9)).all()
 
 
 def test_what_was_sent_before_an_end_is_closed_still_arrives():
@@ -181,13 +201,8 @@ def serve(context):
                 context.driver.send(Message("rows", (i,), arrays=found.arrays))
 
 
-def open_files():
-    gc.collect()  # an error keeps the channel that raised it
-    return sorted(os.listdir("/proc/self/fd")), sorted(os.listdir("/dev/shm"))
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux tells which files are open")
+@needs_linux
 @pytest.mark.parametrize("number", [None, signal.SIGKILL, signal.SIGSTOP])
 def test_processes_leave_nothing_behind(number):
     def run():

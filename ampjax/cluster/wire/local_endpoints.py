@@ -21,8 +21,8 @@ _BUFFER_BYTES = 1 << 22
 """How much a socket may hold, if the system's limit allows it."""
 
 
-class LocalEnd(NamedTuple):
-    """One end, as file descriptors.
+class LocalEndpoint(NamedTuple):
+    """One process's half, as file descriptors.
 
     Args:
       socket: Of a socket that keeps records apart.
@@ -34,7 +34,7 @@ class LocalEnd(NamedTuple):
     memory: int
     is_first: bool
 
-    def keep(self) -> LocalEnd:
+    def keep(self) -> LocalEndpoint:
         """Keeps it from processes that this one starts. Returns itself."""
         for descriptor in (self.socket, self.memory):
             os.set_inheritable(descriptor, False)
@@ -52,21 +52,19 @@ def can_be_local() -> bool:
     return hasattr(os, "memfd_create") and hasattr(socket, "SOCK_SEQPACKET")
 
 
-def local_ends() -> tuple[LocalEnd, LocalEnd]:
-    """Makes both ends.
+def local_endpoints() -> tuple[LocalEndpoint, LocalEndpoint]:
+    """Makes both endpoints.
 
     Raises:
-      OSError: If this process has too many open files.
+      OSError: If the system refuses, or this process has too many open files; nothing is left open then.
     """
-    sockets = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    for each in sockets:
-        each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
-    first, second = (each.detach() for each in sockets)
-    try:
+    with contextlib.ExitStack() as undo:
+        first, second = (undo.enter_context(each) for each in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        for each in (first, second):
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
         memory = os.memfd_create("ampjax", os.MFD_CLOEXEC)
-    except OSError:
-        os.close(first)
-        os.close(second)
-        raise
-    os.ftruncate(memory, 2 * RING_BYTES)
-    return LocalEnd(first, memory, True), LocalEnd(second, os.dup(memory), False)
+        undo.callback(os.close, memory)
+        os.ftruncate(memory, 2 * RING_BYTES)
+        again = os.dup(memory)
+        undo.pop_all()
+        return LocalEndpoint(first.detach(), memory, True), LocalEndpoint(second.detach(), again, False)
