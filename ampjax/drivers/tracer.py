@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,12 +12,10 @@ import numpy as np
 from ampjax.drivers.run import Loop
 from ampjax.engine.timing.device_times import KernelKind, Times
 from ampjax.plan.stages import Stage
-from ampjax.sched.decisions.dispatch import Dispatch
+from ampjax.sched.columns import N_DIRECTIONS
+from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
 from ampjax.sched.decisions.parameter_changes import Change, Update
 from ampjax.trace.trace import Trace
-
-_ITEMS = attrgetter("items")
-"""The messages in a queue."""
 
 
 class Note(NamedTuple):
@@ -138,7 +135,7 @@ class Tracer:
         for worker in list(self._waits):
             self._close(worker, now)
         self.trace.runs.append((self._begun, now))
-        self.trace.postpone(partial(_add_queues, self._samples))
+        self.trace.postpone(partial(_add_queues, self._samples, self._stages))
         self._samples = []
         for node, stats in self._loop.scheduler.counts.read().nodes.items():
             self.trace.add_histogram(node, stats.histogram - self._before.get(node, 0))
@@ -152,21 +149,22 @@ class Tracer:
         """Notes the messages in a worker's queues; what it has just taken from one is added when the trace is read."""
         if self._n_samples < self.trace.max_slices:
             self._n_samples += 1
-            queues, samples = self._loop.scheduler.queues.waiting_for(worker), self._samples
-            samples += (worker, now, stage, direction, taken, len(queues), *queues, *map(_ITEMS, queues))
+            queues, n_messages = self._loop.scheduler.queues.lengths(worker)
+            self._samples += (worker, now, stage, direction, taken, len(queues), *queues, *n_messages)
 
 
-def _add_queues(samples: Sequence[Any], trace: Trace) -> None:
+def _add_queues(samples: Sequence[Any], stages: Sequence[Stage], trace: Trace) -> None:
     """Adds what waited to a trace.
 
     Args:
-      samples: Flat: of each sample the worker, the time, what it has just taken (stage, direction, messages), how many queues, these, and
-        the messages in each.
+      samples: Flat: of each sample the worker, the time, what it has just taken (stage, direction, messages), how many queues, the numbers of
+        these, and the messages in each.
+      stages: The plan's stages.
       trace: The trace.
     """
     rest = iter(samples)
     for worker, time, stage, direction, taken, n in zip(*[rest] * 6, strict=False):
-        of = [(queue.stage.name, queue.direction) for queue in islice(rest, n)]
+        of = [(stages[q // N_DIRECTIONS].name, DIRECTIONS[q % N_DIRECTIONS]) for q in islice(rest, n)]
         found = dict(zip(of, islice(rest, n), strict=True))
         if taken:
             found[stage, direction] = found.get((stage, direction), 0) + taken

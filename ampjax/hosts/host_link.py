@@ -272,14 +272,18 @@ class Ticket:
 
     def is_ready(self) -> bool:
         """Whether the batch is done, or has been given up."""
-        self._link.look()
+        if not self._is_done():
+            self._link.look()
+        return self._is_done()
+
+    def _is_done(self) -> bool:
         return self._link.done >= self._batch or self._link.epoch != self._epoch
 
     def block_until_ready(self) -> Ticket:
         """Waits for the batch."""
         if self._link.sent < self._batch and self._link.epoch == self._epoch:
             self._send()
-        self._link.wait_until(lambda: self._link.done >= self._batch or self._link.epoch != self._epoch)
+        self._link.wait_until(self._is_done)
         return self
 
 

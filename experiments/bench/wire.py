@@ -1,7 +1,8 @@
-"""What messages between two hosts cost: rows there and back, and bulk one way, encrypted as always and beside it in plain text."""
+"""What messages between two hosts cost: rows there and back, and bulk one way, past the network and over it, encrypted as always or in plain text."""
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
 from collections.abc import Callable
@@ -12,10 +13,13 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from ampjax.cluster import Channel, HostContext, Message, Wire, spawn
+from ampjax.cluster import Channel, HostContext, Keys, Message, Wire, new_keys, spawn
 from ampjax.errors import SettingsError
 from ampjax.utils.text_tables import compact
 from experiments.records import append
+
+KINDS = "one machine", "CURVE", "plain"
+"""As hosts of one machine talk, as those of several do, and these without encryption."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +55,10 @@ def main(options: WireBench, console: Console | None = None) -> list[dict[str, A
     if min(sizes) < 1:
         raise SettingsError("bench wire, options", "numbers of at least 1", f"{options}", "Change the option.")
     with spawn(2, program(*sizes)) as hosts:
-        found = [hosts[0].channel.receive() for _ in range(2)]
+        found = [hosts[0].channel.receive() for _ in KINDS]
     table = compact("", "there and back µs", "worst of 100 µs", "one way MB/s")
     rows = []
-    for kind, message in zip(("CURVE", "plain"), found, strict=True):
+    for kind, message in zip(KINDS, found, strict=True):
         assert message is not None
         median, worst, rate = message.arrays[0].tolist()
         rows.append({"bench": "wire", "kind": kind, "median_us": median, "p99_us": worst, "mb_per_s": rate})
@@ -92,28 +96,31 @@ def program(
                 channel.send(message)
 
     def run(context: HostContext) -> None:
-        wire = Wire(f"plain-{context.number}", None)
-        curve = context.peer(context.names[1 - context.number])
+        near = context.peer(context.names[1 - context.number])
         if context.number == 0:
-            plain = wire.listen("plain-1")
-            curve.send(Message("address", text=plain.address))
-            results: list[list[tuple[list[float], float]]] = [[], []]
+            keys = new_keys()
+            wires = Wire("a", keys), Wire("a", None)
+            far = [wire.listen("b") for wire in wires]
+            text = [key.decode() for key in keys]
+            near.send(Message("addresses", text=json.dumps([text, *(channel.address for channel in far)])))
+            results: list[list[tuple[list[float], float]]] = [[] for _ in KINDS]
             for _ in range(passes):
-                for result, channel in zip(results, (curve, plain), strict=True):
+                for result, channel in zip(results, (near, *far), strict=True):
                     result.append(ask(channel))
             for result in results:
                 times = sorted(time_us for part, _ in result for time_us in part)
                 rates = statistics.median(rate for _, rate in result)
                 summary = statistics.median(times), times[int(0.99 * len(times))], rates
                 context.driver.send(Message("found", arrays=(np.array(summary),)))
-            context.driver.receive()
         else:
-            address = curve.receive()
-            assert address is not None
-            plain = wire.connect("plain-0", address.text)
+            message = near.receive()
+            assert message is not None
+            text, *addresses = json.loads(message.text)
+            wires = Wire("b", Keys(*(key.encode() for key in text))), Wire("b", None)
+            far = [wire.connect("a", address) for wire, address in zip(wires, addresses, strict=True)]
             for _ in range(passes):
-                for channel in (curve, plain):
+                for channel in (near, *far):
                     answer(channel)
-            context.driver.receive()
+        context.driver.receive()
 
     return run

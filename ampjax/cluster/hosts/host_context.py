@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ampjax.cluster.wire.channel import Channel
+from ampjax.cluster.wire.local_endpoints import LocalEndpoint
 from ampjax.cluster.wire.zmq_channel import ZmqChannel
 from ampjax.cluster.wire.zmq_wire import LOOPBACK, Wire
 from ampjax.errors import SettingsError
@@ -68,11 +69,12 @@ class PeerFinder:
     Args:
       wire: The host's wire.
       names: The names of all hosts, in order.
+      endpoints: For those on the same machine, this host's half of what both need to talk past the network.
     """
 
-    def __init__(self, wire: Wire, names: tuple[str, ...]):
+    def __init__(self, wire: Wire, names: tuple[str, ...], endpoints: Mapping[str, LocalEndpoint]):
         number = names.index(wire.name)
-        self._wire = wire
+        self._wire, self._endpoints = wire, dict(endpoints)
         self._listening = {name: wire.listen(name) for name in names[number + 1 :]}
         self._book: Mapping[str, tuple[str, str, int]] = {}
 
@@ -90,6 +92,11 @@ class PeerFinder:
         self._book = book
         for name, channel in self._listening.items():
             channel.ending = self._ending(name)
+            self._use_local(channel)
+
+    def _use_local(self, channel: ZmqChannel) -> None:
+        if (endpoint := self._endpoints.pop(channel.peer, None)) is not None:
+            channel.use_local(endpoint)
 
     def __call__(self, name: str) -> Channel:
         """The channel to a host."""
@@ -97,6 +104,7 @@ class PeerFinder:
             return self._listening[name]
         channel: ZmqChannel = self._wire.connect(name, self._book[name][0])
         channel.ending = self._ending(name)
+        self._use_local(channel)
         return channel
 
     def _ending(self, name: str) -> Callable[[], str | None]:

@@ -20,8 +20,9 @@ from typing import Any
 import cloudpickle
 
 from ampjax.cluster.hosts.host_context import HostContext, PeerFinder
-from ampjax.cluster.hosts.job import Hello, Job, own_versions
+from ampjax.cluster.hosts.job import DRIVER, Hello, Job, own_versions
 from ampjax.cluster.wire.channel import Window
+from ampjax.cluster.wire.local_endpoints import LocalEndpoint
 from ampjax.cluster.wire.message import Message
 from ampjax.cluster.wire.zmq_channel import Patience
 from ampjax.cluster.wire.zmq_wire import Keys, Wire, own_address
@@ -55,7 +56,11 @@ def run(job: Job, main: bytes) -> bool:
 
 
 def _run(job: Job, main: bytes, wire: Wire) -> bool:
-    driver, find = wire.connect("driver", job.driver), PeerFinder(wire, job.names)
+    endpoints = {name: LocalEndpoint(*each).keep() for name, each in job.endpoints.items()}
+    driver = wire.connect(DRIVER, job.driver)
+    if DRIVER in endpoints:
+        driver.use_local(endpoints.pop(DRIVER))
+    find = PeerFinder(wire, job.names, endpoints)
     try:
         hello = Hello(**own_versions(), digest=job.digest, devices=_n_devices(job), addresses=find.addresses)
         driver.send(Message("hello", text=json.dumps(asdict(hello))))

@@ -13,6 +13,9 @@ from typing import Any
 
 from ampjax.errors import HostError
 
+DRIVER = "driver"
+"""What hosts call the process that has started them."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -29,6 +32,8 @@ class Job:
       devices: How many devices it must have; 0 for any number, then JAX is not asked.
       window: Messages, bytes and seconds, as `Window` has them.
       patience: Seconds, as `Patience` has them.
+      endpoints: By peer on the same machine, its half of what both need to talk past the network, as `LocalEndpoint` has it: file descriptors
+        that it was started with.
     """
 
     name: str
@@ -41,6 +46,7 @@ class Job:
     devices: int = 0
     window: tuple[int, int, float] = (64, 1 << 26, 30.0)
     patience: tuple[float, float] = (2.0, 120.0)
+    endpoints: Mapping[str, tuple[int, int, bool]] = field(default_factory=dict)
 
     def encoded(self) -> bytes:
         """As bytes that any version can read."""

@@ -9,7 +9,10 @@ from ampjax.cluster.hosts.job import Job
 
 
 class Started(Protocol):
-    """One process that was started."""
+    """One process that was started.
+
+    Where it has `take_endpoint` as `LocalProcess` does, the driver talks to it past the network.
+    """
 
     def ending(self) -> str | None:
         """How it has ended, in words; None as long as it has not."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
+import itertools
 import os
 import queue
 import signal
@@ -14,12 +16,19 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ampjax.cluster.hosts.job import Job
+from ampjax.cluster.hosts.job import DRIVER, Job
+from ampjax.cluster.wire.local_endpoints import LocalEndpoint, can_be_local, local_endpoints
 from ampjax.cluster.wire.zmq_wire import LOOPBACK
 from ampjax.errors import HostError
 
 _PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from ampjax.cluster.hosts import host_program; host_program.main()"
 _TAIL = 20
+_MOST_JOINED = 8
+"""With more hosts on a machine, they talk to each other over the network: each pair takes files, of which a process may have few."""
+
+_MOST_DIRECT = 64
+"""Further hosts talk over the network to the driver, too: while hosts are started, each pair takes four files."""
+
 _LAST_LINES_S = 1.0
 """How long the last lines of a process that has ended are waited for: a process of its own may have its output still."""
 
@@ -30,26 +39,59 @@ class LocalLauncher:
     Args:
       log: Takes a line; None prints it to the standard error of the time.
       host: The address of this machine at which other processes reach it.
+      is_direct: Whether messages go past the network where the system can do so, over sockets and shared memory that the processes are started
+        with. They do not need to be encrypted, as nobody else can open these.
     """
 
-    def __init__(self, log: Callable[[str], None] | None = None, host: str = LOOPBACK):
-        self._log, self.host = log or _print, host
+    def __init__(self, log: Callable[[str], None] | None = None, host: str = LOOPBACK, is_direct: bool = True):
+        self._log, self.host, self._is_direct = log or _print, host, is_direct and can_be_local()
 
     def start(self, jobs: Sequence[Job], main: bytes, environment: Mapping[str, str]) -> Sequence[LocalProcess]:
         """See `Launcher.start`."""
         started: list[LocalProcess] = []
-        try:
-            for job in jobs:
-                started.append(LocalProcess(job, main, environment, self._log))
-        except OSError as error:
-            for process in started:
-                process.kill()
-            fix = "Start fewer hosts, or free memory and processes."
-            raise HostError(jobs[len(started)].name, "a process", f"{error}", fix) from error
+        with contextlib.ExitStack() as undo:
+            endpoints = _endpoints(jobs, self._is_direct)
+            undo.callback(_close, endpoints)
+            try:
+                for job in jobs:
+                    own = dataclasses.replace(job, endpoints=endpoints[job.name])
+                    of_driver = endpoints[DRIVER].get(job.name)
+                    started.append(LocalProcess(own, main, environment, self._log, of_driver))
+                    endpoints[DRIVER].pop(job.name, None)
+            except OSError as error:
+                for process in started:
+                    process.kill()
+                fix = "Start fewer hosts, or free memory and processes."
+                raise HostError(jobs[len(started)].name, "a process", f"{error}", fix) from error
         return started
 
     def close(self) -> None:
         """See `Launcher.close`."""
+
+
+_Endpoints = dict[str, dict[str, LocalEndpoint]]
+"""By process and peer, the process's half of what the two have."""
+
+
+def _endpoints(jobs: Sequence[Job], is_direct: bool) -> _Endpoints:
+    """What pairs of processes need to talk past the network; nothing if they shall not, or where the system refuses."""
+    names = [job.name for job in jobs]
+    pairs = [(DRIVER, name) for name in names[:_MOST_DIRECT]] if is_direct else []
+    if is_direct and len(names) <= _MOST_JOINED:
+        pairs += itertools.combinations(names, 2)
+    result: _Endpoints = {name: {} for name in (DRIVER, *names)}
+    try:
+        for a, b in pairs:
+            result[a][b], result[b][a] = local_endpoints()
+    except OSError:
+        _close(result)
+        return {name: {} for name in result}
+    return result
+
+
+def _close(endpoints: _Endpoints) -> None:
+    for endpoint in itertools.chain.from_iterable(own.values() for own in endpoints.values()):
+        endpoint.close()
 
 
 class LocalProcess:
@@ -60,9 +102,19 @@ class LocalProcess:
       main: What it runs, packed.
       environment: Variables of its environment besides this process's.
       log: Takes its lines.
+      endpoint: The driver's half of what it needs to talk to it past the network; this object's if there is no error.
     """
 
-    def __init__(self, job: Job, main: bytes, environment: Mapping[str, str], log: Callable[[str], None]):
+    def __init__(
+        self,
+        job: Job,
+        main: bytes,
+        environment: Mapping[str, str],
+        log: Callable[[str], None],
+        endpoint: LocalEndpoint | None = None,
+    ):
+        self._endpoint = endpoint
+        descriptors = [descriptor for own in job.endpoints.values() for descriptor in own[:2]]
         self._tail: collections.deque[str] = collections.deque(maxlen=_TAIL)
         command = [sys.executable, "-c", _PROGRAM, *sys.path]
         self._process: subprocess.Popen[bytes] = _in_a_lasting_thread(
@@ -72,6 +124,7 @@ class LocalProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 env=host_environment(environment),
+                pass_fds=descriptors,
                 start_new_session=True,  # Ctrl-C in a terminal is for the driver alone
             )
         )
@@ -104,8 +157,15 @@ class LocalProcess:
             return f"killed by {signal.Signals(-code).name}"
         return f"exit code {code}"
 
+    def take_endpoint(self) -> LocalEndpoint | None:
+        """The driver's half of what it needs to talk to this process past the network, which the caller closes; None at the next call."""
+        result, self._endpoint = self._endpoint, None
+        return result
+
     def kill(self) -> None:
         """See `Started.kill`."""
+        if (endpoint := self.take_endpoint()) is not None:
+            endpoint.close()
         self._process.kill()
         self._process.wait()
         if self._process.stdin is not None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, overload
 
 from ampjax.cluster.hosts.host_context import HostContext
-from ampjax.cluster.hosts.job import Hello, Job, check
+from ampjax.cluster.hosts.job import DRIVER, Hello, Job, check
 from ampjax.cluster.hosts.launcher import Launcher, Started
 from ampjax.cluster.hosts.local_launcher import LocalLauncher
 from ampjax.cluster.hosts.packed_programs import packed
@@ -175,12 +175,12 @@ def spawn(
     at_least("hosts", n, 1)
     options = options or HostOptions()
     names = options.names or tuple(f"host-{i}" for i in range(n))
-    if len(names) != n or len(set(names)) != n or "driver" in names:
+    if len(names) != n or len(set(names)) != n or DRIVER in names:
         fix = "Give each host a name of its own."
         raise SettingsError("hosts, names", f"{n} different names, none of them `driver`", f"{list(names)}", fix)
     program, launcher = packed(main, "a host's program"), launcher or LocalLauncher()
     keys = new_keys()
-    wire = Wire("driver", keys, launcher.host, options.epoch, options.window, options.patience)
+    wire = Wire(DRIVER, keys, launcher.host, options.epoch, options.window, options.patience)
     started: list[Started] = []
     end = _End(wire, launcher, started)
     try:
@@ -206,6 +206,9 @@ def spawn(
         started += launcher.start(jobs, program, _environment(options))
         for channel, process in zip(channels, started, strict=True):
             channel.ending = process.ending
+            take = getattr(process, "take_endpoint", None)
+            if take is not None and (endpoint := take()) is not None:
+                channel.use_local(endpoint)
         hellos = _hellos(jobs, channels, started, options.patience)
     except BaseException:
         end()
@@ -257,7 +260,7 @@ def _hellos(
 
 
 class _End:
-    """Ends hosts, once.
+    """Ends hosts, once; not in a process that was forked from theirs.
 
     Args:
       wire: The driver's wire.
@@ -267,8 +270,11 @@ class _End:
 
     def __init__(self, wire: Wire, launcher: Launcher, started: Sequence[Started]):
         self._wire, self._launcher, self._started = wire, launcher, started
+        self._owner = os.getpid()
 
     def __call__(self) -> None:
+        if os.getpid() != self._owner:
+            return
         self._wire.close()
         end = time.monotonic() + _LEAVE_S
         while any(process.ending() is None for process in self._started) and time.monotonic() < end:

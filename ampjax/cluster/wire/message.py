@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,8 +59,10 @@ _MORE = [
 DTYPES = {name: np.dtype(name) for name in _PLAIN} | {name: np.dtype(getattr(ml_dtypes, name)) for name in _MORE}
 """What arrays in messages may hold, by name."""
 
+_BY_NAME = {name.encode(): dtype for name, dtype in DTYPES.items()}
+
 _AT = "a message on the wire"
-_SAME = "Let both ends run the same version of ampjax, and look for what else writes to this port."
+_SAME = "Let both ends run the same version of ampjax, and look for what else writes to this channel."
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,9 +118,12 @@ def encode(message: Message, epoch: int, sequence: int) -> list[bytes | memoryvi
         raise WireError(f"message {message.kind!r}", "integers and lengths that fit", f"{error}", fix) from None
     parts, frames = [head, kind, numbers, text], []
     for i, array in enumerate(message.arrays):
-        parts.append(_described(message.kind, i, array))
-        flat = np.ascontiguousarray(array, array.dtype.newbyteorder("=")).reshape(-1).view(np.uint8).data
-        frames += [flat[start : start + CHUNK_BYTES] for start in range(0, flat.nbytes, CHUNK_BYTES)]
+        parts += _described(message.kind, i, array)
+        flat = _native(array).reshape(-1).view(np.uint8).data
+        if flat.nbytes <= CHUNK_BYTES:
+            frames += [flat] if flat.nbytes else ()
+        else:
+            frames += [flat[start : start + CHUNK_BYTES] for start in range(0, flat.nbytes, CHUNK_BYTES)]
     return [b"".join(parts), *frames]
 
 
@@ -131,16 +136,36 @@ def nbytes_of(frames: Sequence[bytes | memoryview]) -> int:
     return sum(map(len, frames))
 
 
-def _described(kind: str, number: int, array: Any) -> bytes:
-    where = f"message {kind!r}, array {number}"
+def _native(array: np.ndarray) -> np.ndarray:
+    """A plain array in one piece and in this machine's order of bytes; the same one if it is so."""
+    array = np.asarray(array)
+    if array.flags.c_contiguous and array.dtype.isnative:
+        return array
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+
+
+def _described(kind: str, number: int, array: Any) -> tuple[bytes, bytes]:
     if not isinstance(array, np.ndarray):
-        raise WireError(where, "a NumPy array", type(array).__name__, "Convert it with `np.asarray`.")
-    name = array.dtype.name.encode()
-    if array.dtype.name not in DTYPES:
-        raise WireError(where, "numbers or booleans", f"dtype {array.dtype}", "Only plain arrays travel, no objects.")
-    if array.ndim > _MOST_DIMENSIONS:
-        raise WireError(where, f"at most {_MOST_DIMENSIONS} dimensions", f"{array.ndim}", "Reshape it.")
-    return _ARRAY.pack(len(name), array.ndim) + name + struct.pack(f"<{array.ndim}Q", *array.shape)
+        raise WireError(
+            f"message {kind!r}, array {number}",
+            "a NumPy array",
+            type(array).__name__,
+            "Convert it with `np.asarray`.",
+        )
+    try:
+        return _described_type(array.dtype, array.ndim), _shape_format(array.ndim).pack(*array.shape)
+    except WireError as error:
+        raise WireError(f"message {kind!r}, array {number}", error.expected, error.got, error.fix) from None
+
+
+@functools.cache
+def _described_type(dtype: np.dtype, ndim: int) -> bytes:
+    if dtype.name not in DTYPES:
+        raise WireError(_AT, "numbers or booleans", f"dtype {dtype}", "Only plain arrays travel, no objects.")
+    if ndim > _MOST_DIMENSIONS:
+        raise WireError(_AT, f"at most {_MOST_DIMENSIONS} dimensions", f"{ndim}", "Reshape it.")
+    name = dtype.name.encode()
+    return _ARRAY.pack(len(name), ndim) + name
 
 
 def decode(frames: Sequence[Any]) -> tuple[Message, int, int]:
@@ -157,11 +182,10 @@ def decode(frames: Sequence[Any]) -> tuple[Message, int, int]:
     """
     if not frames:
         raise _bad("a header", "no frame")
-    header, *body = (memoryview(frame).cast("B") for frame in frames)
-    head = _Reader(header)
+    head, body = _Reader(bytes(frames[0])), frames[1:]
     magic, version, n_arrays, n_kind, n_numbers, n_text, epoch, sequence = head.unpack(_HEADER)
     if magic != MAGIC:
-        raise _bad(f"the magic word {MAGIC!r}", repr(bytes(magic)))
+        raise _bad(f"the magic word {MAGIC!r}", repr(magic))
     if version != VERSION:
         raise _bad(f"version {VERSION} of the format", f"version {version}")
     kind = head.text(n_kind)
@@ -170,32 +194,28 @@ def decode(frames: Sequence[Any]) -> tuple[Message, int, int]:
     described = [head.array() for _ in range(n_arrays)]
     if head.left:
         raise _bad("a header of the length that it says", f"{head.left} bytes more")
-    wanted, there = sum(nbytes for _, _, nbytes in described), sum(frame.nbytes for frame in body)
+    wanted, there = sum([nbytes for _, _, nbytes in described]), sum(map(len, body))
     if wanted != there:
         raise _bad(f"{wanted} bytes of arrays, as the header says", f"{there}")
-    return Message(kind, numbers, text, _arrays(described, body)), epoch, sequence
-
-
-def _arrays(
-    described: Sequence[tuple[np.dtype, tuple[int, ...], int]], body: Sequence[memoryview]
-) -> tuple[np.ndarray, ...]:
-    """Arrays from the frames that hold their bytes; together both have the same size."""
-    result, left = [], iter(body)
-    for dtype, shape, nbytes in described:
-        sizes = [min(CHUNK_BYTES, nbytes - start) for start in range(0, nbytes, CHUNK_BYTES)]
-        chunks = [next(left, memoryview(b"")) for _ in sizes]
-        if [chunk.nbytes for chunk in chunks] != sizes:
-            raise _bad(f"frames of {sizes} bytes for an array", f"{[chunk.nbytes for chunk in chunks]}")
-        if len(chunks) == 1:
-            flat = np.frombuffer(chunks[0], np.uint8)
-        else:
-            flat = np.concatenate([np.empty(0, np.uint8), *(np.frombuffer(chunk, np.uint8) for chunk in chunks)])
-        if flat.ctypes.data % dtype.alignment:
-            flat = flat.copy()
-        result.append(flat.view(dtype).reshape(shape))
+    left = iter(body)
+    arrays = tuple([_array(dtype, shape, nbytes, left) for dtype, shape, nbytes in described])
     if next(left, None) is not None:
         raise _bad("as many frames as the header says", "more")
-    return tuple(result)
+    return Message(kind, numbers, text, arrays), epoch, sequence
+
+
+def _array(dtype: np.dtype, shape: tuple[int, ...], nbytes: int, left: Iterator[Any]) -> np.ndarray:
+    """An array from the next of the frames that hold its bytes."""
+    if not nbytes:
+        return np.empty(shape, dtype)
+    sizes = [min(CHUNK_BYTES, nbytes - start) for start in range(0, nbytes, CHUNK_BYTES)]
+    chunks = [next(left, b"") for _ in sizes]
+    if [len(chunk) for chunk in chunks] != sizes:
+        raise _bad(f"frames of {sizes} bytes for an array", f"{[len(chunk) for chunk in chunks]}")
+    if len(chunks) == 1:
+        result = np.ndarray(shape, dtype, chunks[0])
+        return result if result.flags.aligned else result.copy()
+    return np.concatenate([np.frombuffer(chunk, np.uint8) for chunk in chunks]).view(dtype).reshape(shape)
 
 
 class _Reader:
@@ -205,20 +225,20 @@ class _Reader:
       header: The header.
     """
 
-    def __init__(self, header: memoryview):
+    def __init__(self, header: bytes):
         self._header, self._at = header, 0
 
     @property
     def left(self) -> int:
         """How many bytes have not been taken."""
-        return self._header.nbytes - self._at
+        return len(self._header) - self._at
 
-    def take(self, n: int) -> memoryview:
+    def take(self, n: int) -> bytes:
         """The next bytes."""
-        if n > self.left:
-            raise _bad(f"{n} bytes more of a header", f"{self.left}")
-        self._at += n
-        return self._header[self._at - n : self._at]
+        start, self._at = self._at, self._at + n
+        if self._at > len(self._header):
+            raise _bad(f"{n} bytes more of a header", f"{len(self._header) - start}")
+        return self._header[start : self._at]
 
     def unpack(self, form: struct.Struct) -> tuple[Any, ...]:
         """The next fields."""
@@ -227,20 +247,21 @@ class _Reader:
     def text(self, n: int) -> str:
         """The next text."""
         try:
-            return bytes(self.take(n)).decode()
+            return self.take(n).decode()
         except UnicodeDecodeError as error:
             raise _bad("UTF-8 text", f"{error}") from None
 
     def array(self) -> tuple[np.dtype, tuple[int, ...], int]:
         """The next array's dtype, shape and bytes."""
-        n_name, n_dimensions = self.unpack(_ARRAY)
-        name = self.text(n_name)
-        if name not in DTYPES or n_dimensions > _MOST_DIMENSIONS:
-            raise _bad("an array of numbers", f"dtype {name!r} with {n_dimensions} dimensions")
+        n_name, n_dimensions = self.take(_ARRAY.size)
+        dtype = _BY_NAME.get(name := self.take(n_name))
+        if dtype is None or n_dimensions > _MOST_DIMENSIONS:
+            raise _bad("an array of numbers", f"dtype {name.decode(errors='replace')!r} with {n_dimensions} dimensions")
         shape = self.unpack(_shape_format(n_dimensions))
-        if math.prod(max(size, 1) for size in shape) * DTYPES[name].itemsize >= 1 << 62:
+        nbytes = math.prod(shape) * dtype.itemsize
+        if (nbytes or math.prod([max(size, 1) for size in shape]) * dtype.itemsize) >= 1 << 62:
             raise _bad("an array that fits into memory", f"shape {shape}")
-        return DTYPES[name], shape, math.prod(shape) * DTYPES[name].itemsize
+        return dtype, shape, nbytes
 
 
 @functools.cache

@@ -12,6 +12,8 @@ import numpy as np
 from ampjax.cluster.wire.message import DTYPES, Message
 from ampjax.errors import WireError
 
+_PLAIN = frozenset((bool, int, float, str))
+
 
 class Form(NamedTuple):
     """How objects of one class travel.
@@ -51,6 +53,7 @@ class Trees:
 
     def __init__(self, *forms: Form):
         self._forms = {form.kind.__name__: form for form in forms}
+        self._form_of = {form.kind: form for form in forms}
 
     def pack(self, kind: str, value: Any) -> Message:
         """Data as a message.
@@ -69,30 +72,27 @@ class Trees:
         return Message(kind, (), json.dumps(self._down(value, arrays)), tuple(arrays))
 
     def _down(self, value: Any, arrays: list[np.ndarray]) -> Any:
-        def array(letter: str, item: Any) -> list[Any]:
-            arrays.append(item)
-            return [letter, len(arrays) - 1]
-
-        if value is None or type(value) in (bool, int, float, str):
+        if value is None or type(value) in _PLAIN:
             return value
-        for name, form in self._forms.items():
-            if type(value) is form.kind:
-                return ["o", name, *(self._down(part, arrays) for part in form.parts(value))]
+        if (form := self._form_of.get(type(value))) is not None:
+            return ["o", form.kind.__name__, *[self._down(part, arrays) for part in form.parts(value)]]
         match value:
             case list() | tuple():
-                return ["l" if isinstance(value, list) else "t", *(self._down(item, arrays) for item in value)]
+                return ["l" if isinstance(value, list) else "t", *[self._down(item, arrays) for item in value]]
             case dict():
-                return ["d", *([self._down(k, arrays), self._down(v, arrays)] for k, v in value.items())]
+                return ["d", *[[self._down(k, arrays), self._down(v, arrays)] for k, v in value.items()]]
             case np.dtype():
                 return ["y", value.name]
             case bytes():
-                return array("b", np.frombuffer(value, np.uint8))
+                return _array("b", np.frombuffer(value, np.uint8), arrays)
             case Path():
                 return ["p", str(value)]
+            case np.ndarray():
+                return _array("a", value, arrays)
             case np.generic():
-                return array("s", np.asarray(value))
+                return _array("s", np.asarray(value), arrays)
             case _ if hasattr(value, "__array__"):
-                return array("a", np.asarray(value))
+                return _array("a", np.asarray(value), arrays)
         fix = "Agree on a form for it, or send plain data."
         raise WireError("a message", "plain data and arrays", f"{type(value).__name__} {value!r}", fix)
 
@@ -122,7 +122,7 @@ class Trees:
         letter, *rest = node
         match letter:
             case "o":
-                return self._forms[rest[0]].make(*(self._up(part, arrays) for part in rest[1:]))
+                return self._forms[rest[0]].make(*[self._up(part, arrays) for part in rest[1:]])
             case "l" | "t":
                 items = [self._up(item, arrays) for item in rest]
                 return items if letter == "l" else tuple(items)
@@ -139,3 +139,8 @@ class Trees:
             case "s":
                 return arrays[rest[0]][()]
         raise ValueError(f"unknown letter {letter!r}")
+
+
+def _array(letter: str, item: np.ndarray, arrays: list[np.ndarray]) -> list[Any]:
+    arrays.append(item)
+    return [letter, len(arrays) - 1]

@@ -12,10 +12,12 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ampjax.cluster.wire.channel import Window
 from ampjax.cluster.wire.link import Link, Verdict
+from ampjax.cluster.wire.local_endpoints import LocalEndpoint
+from ampjax.cluster.wire.local_line import LocalLine
 from ampjax.cluster.wire.memory_channel import closed, waits_long
 from ampjax.cluster.wire.message import Message, decode, encode, nbytes_of
 from ampjax.cluster.wire.waker import Waker
@@ -28,6 +30,12 @@ _SLICE_S = 0.1
 _LAST_WORDS_S = 2.0
 """How long the last messages of a process that has ended may be under way, unless its connection ends before; and how long a process that
 fails waits for a connection on which to say so."""
+
+LINGER_S = 2.0
+"""How long an end that is closed waits until what was sent has gone out."""
+
+_REASON_S = 0.5
+"""How long to wait for how a process has ended once its socket has: who started it may see that a little later."""
 
 _MOST_BAD = 16
 """So many messages in a row may be damaged or foreign before that is an error. Each time the right one is asked for again."""
@@ -62,10 +70,12 @@ class ZmqChannel:
       link: The rules.
       window: How much may be under way one way.
       patience: How long to wait for signs of life.
+      stir: Asks for `tend` to be called, as this channel is `urgent`.
     """
 
-    def __init__(self, name: str, line: Line, link: Link, window: Window, patience: Patience):
-        self.name, self._line, self._link, self._window, self._patience = name, line, link, window, patience
+    def __init__(self, name: str, line: Line, link: Link, window: Window, patience: Patience, stir: Callable[[], None]):
+        self.name, self._link, self._window, self._patience, self._stir = name, link, window, patience, stir
+        self._line: Line | LocalLine = line
         self._turn = threading.Condition(threading.Lock())
         self._waker, self._is_polling = Waker(), False
         self._inbox: deque[Message] = deque()
@@ -99,6 +109,23 @@ class ZmqChannel:
         """See `Channel.bytes_received`."""
         return self._n_received
 
+    def use_local(self, endpoint: LocalEndpoint) -> None:
+        """Lets messages go past the network; before the first one is sent or received. The other end must do the same.
+
+        Args:
+          endpoint: This process's half of what both have; the channel closes it.
+
+        Raises:
+          HostError: If there is no room for the memory that both have.
+        """
+        with self._turn:
+            assert isinstance(self._line, Line)
+            try:
+                self._line = LocalLine(self._line, endpoint)
+            except OSError as error:
+                where, fix = f"{self.name}, channel to {self.peer}", "Start fewer hosts, or free memory."
+                raise HostError(where, "memory to share with it", f"{error}", fix) from error
+
     # ---- what users call ---------------------------------------------------------------------------------------------
 
     def send(self, message: Message) -> None:
@@ -107,15 +134,17 @@ class ZmqChannel:
             raise WireError(f"message {message.kind!r}", "a kind without a zero", "one with it", "Choose another name.")
         with self._turn:
             self._pump()
-            if (self._line.is_closed or self._line.is_gone) and (error := self._error(takes=False)):
+            line = self._line
+            doubt = line.is_closed or line.is_gone or line.silence_s or self._failed
+            if doubt and (error := self._error(takes=False)):
                 raise error
             if not self._wait(lambda: self._link.has_room(message.nbytes), self._window.warn_after_s, takes=False):
                 warnings.warn(waits_long(self.peer, self._window), RuntimeWarning, stacklevel=2)
                 self._wait(lambda: self._link.has_room(message.nbytes), takes=False)
             frames = encode(message, self._link.epoch, self._link.next_sequence)
-            self._link.sent(frames, message.nbytes)
+            self._link.sent(frames if line.may_lose else [], message.nbytes)
             self._n_sent += nbytes_of(frames)
-            self._line.send(frames)
+            self._give(frames)
             self._pump()
 
     def receive(self, timeout_s: float | None = None) -> Message | None:
@@ -148,6 +177,11 @@ class ZmqChannel:
             finally:
                 self._turn.release()
 
+    @property
+    def urgent(self) -> tuple[int, int] | None:
+        """What to wait for before `tend` is called, besides that time passes: a file descriptor and what it shall be ready for."""
+        return self._line.urgent
+
     def finish(self) -> None:
         """Says that nothing more will be sent, and waits until the other end has got what was, for `_LAST_WORDS_S` at most.
 
@@ -159,12 +193,25 @@ class ZmqChannel:
                 lambda: self._is_heard or self._line.said_bye or self._line.is_closed, _LAST_WORDS_S, takes=False
             )
 
-    def close(self) -> None:
-        """See `Channel.close`."""
+    def say_bye(self) -> None:
+        """Tells the other end that nothing more will be sent. Does not wait."""
         with self._turn:
             if not self._line.is_closed:
                 self._pump()
                 self._say(_BYE)
+
+    def close(self, until: float | None = None) -> None:
+        """See `Channel.close`.
+
+        Args:
+          until: When not to wait any longer for what has not gone out, by `time.monotonic`; in two seconds if None.
+        """
+        self.say_bye()
+        with self._turn:
+            left_s = LINGER_S if until is None else until - time.monotonic()
+            with contextlib.suppress(HostError, WireError):
+                self._wait(lambda: not self._line.has_unsent, left_s, takes=False)
+            if not self._line.is_closed:
                 self._line.close()
             self._waker.wake()
             self._turn.notify_all()
@@ -180,7 +227,7 @@ class ZmqChannel:
                 HostError, WireError
             ):  # before somebody is there, closing the socket would drop it
                 self._wait(lambda: self._line.is_up, _LAST_WORDS_S, takes=False)
-            self._line.send(encode(Message(_FAILED, text=traceback), self._link.epoch, 0))
+            self._give(encode(Message(_FAILED, text=traceback), self._link.epoch, 0))
 
     @property
     def has_ended(self) -> bool:
@@ -211,6 +258,8 @@ class ZmqChannel:
         poll = select.poll()
         for descriptor in (self._waker.begin(), *self._line.descriptors):
             poll.register(descriptor, select.POLLIN)
+        if (urgent := self._line.urgent) is not None:
+            poll.register(urgent[0], urgent[1] | select.POLLIN)
         self._is_polling = True
         self._turn.release()
         try:
@@ -228,8 +277,9 @@ class ZmqChannel:
             return closed(self.name, self.peer)
         if takes and self._inbox:
             return None
-        if self._failure:
-            return WireError(where, "messages of this run", self._failure, "Look for what is between the two ends.")
+        if self._failed:
+            between = "is between the two ends" if line.may_lose else "else has these processes' file descriptors"
+            return WireError(where, "messages of this run", self._failed, f"Look for what {between}.")
         if self._traceback:
             raised, note, _ = self._traceback.strip().rpartition(_JAX_NOTE)
             *_, last = (raised if note else self._traceback).strip().splitlines()
@@ -237,11 +287,12 @@ class ZmqChannel:
             error.add_note(f"At {self.peer}:\n{self._traceback}")
             return error
         ended = self.ending()
-        if ended or line.said_bye:
-            if self._may_still_speak():
+        if ended or line.said_bye or line.has_hung_up:
+            if self._may_still_speak(is_known=bool(ended) or line.said_bye):
                 return None
             self._pump()  # its last messages may have come meanwhile
-            got = f"the end of its process: {ended}" if ended else "its end: it has closed the channel"
+            closes = "it has closed the channel" if line.said_bye else "nobody has its socket any more"
+            got = f"the end of its process: {ended}" if ended else f"its end: {closes}"
             return None if takes and self._inbox else HostDiedError(where, "a host at the other end", got, _RESTORE)
         silence = line.silence_s
         if line.was_there and silence > self._patience.silence_s:
@@ -253,11 +304,17 @@ class ZmqChannel:
             return HostUnreachableError(where, "a process at the other end", got, fix)
         return None
 
-    def _may_still_speak(self) -> bool:
-        """Whether messages may be under way from a process that has ended: not once its connection has, which comes after them."""
+    def _may_still_speak(self, is_known: bool) -> bool:
+        """Whether something may still come from a process that has ended, or become known of it.
+
+        Not once its connection has ended, which comes after all that it sent. Only how it has ended may still become known then.
+        """
+        now = time.monotonic()
         if self._ended_at is None:
-            self._ended_at = time.monotonic()
-        return not self._line.is_gone and time.monotonic() < self._ended_at + _LAST_WORDS_S
+            self._ended_at = now
+        if self._line.has_hung_up:
+            return not is_known and now < self._ended_at + _REASON_S
+        return not self._line.is_gone and now < self._ended_at + _LAST_WORDS_S
 
     # ---- what comes --------------------------------------------------------------------------------------------------
 
@@ -266,9 +323,9 @@ class ZmqChannel:
         n = len(self._inbox)
         if self._line.look():
             for frames in self._link.unconfirmed():
-                self._line.send(frames)
+                self._give(frames)
             self._repeats = True
-        while (frames := self._line.take()) is not None:
+        while not self._failed and (frames := self._line.take()) is not None:
             self._came(frames)
         if self._repeats:  # the other end does not know what has been taken here
             self._repeats = False
@@ -289,7 +346,7 @@ class ZmqChannel:
             self._n_bad = 0
             self._n_received += nbytes_of(frames)
             self._inbox.append(message)
-        elif verdict is Verdict.AGAIN:
+        elif verdict is Verdict.AGAIN and self._line.may_lose:
             self._repeats = True
         else:
             got = f"message {sequence} of epoch {epoch}, {verdict.value}"
@@ -301,9 +358,9 @@ class ZmqChannel:
             case Message(kind="\0told", numbers=(sequence,)):
                 self._link.told(sequence)
                 self._turn.notify_all()
-            case Message(kind="\0again", numbers=(sequence,)):
+            case Message(kind="\0again", numbers=(sequence,)) if self._line.may_lose:
                 for frames in self._link.unconfirmed(sequence):
-                    self._line.send(frames)
+                    self._give(frames)
             case Message(kind="\0bye"):
                 self._say(_HEARD)
                 self._line.said_bye = True
@@ -312,13 +369,24 @@ class ZmqChannel:
             case Message(kind="\0failed", text=text):
                 self._traceback = text
 
+    @property
+    def _failed(self) -> str:
+        """What has gone wrong for good; empty if nothing has."""
+        return self._failure or self._line.failure
+
     def _refuse(self, got: str) -> None:
         """Something that is not the next message: asks for that one, but not for ever. Only the first of a row asks."""
         self._n_bad += 1
-        if self._n_bad >= _MOST_BAD * (1 + self._window.messages):
+        if not self._line.may_lose or self._n_bad >= _MOST_BAD * (1 + self._window.messages):
             self._failure = got
         elif self._n_bad % (1 + self._window.messages) == 1:
             self._say(_AGAIN, self._link.expected)
 
     def _say(self, kind: str, *numbers: int) -> None:
-        self._line.send(encode(Message(kind, numbers), self._link.epoch, 0))
+        self._give(encode(Message(kind, numbers), self._link.epoch, 0))
+
+    def _give(self, frames: Sequence[Any]) -> None:
+        """Gives the line a message, and sees to it that it goes out though nobody calls."""
+        self._line.send(frames)
+        if self._line.urgent is not None:
+            self._stir()

@@ -31,6 +31,21 @@ class Line:
       probe: A message that means nothing to the peer.
     """
 
+    may_lose = True
+    """Whether messages may have to be sent again."""
+
+    has_hung_up = False
+    """Whether it is certain that the peer is gone for good. A connection may come again."""
+
+    has_unsent = False
+    """Whether this end must not be closed yet. The socket sends what it has taken after that."""
+
+    failure = ""
+    """What was wrong with the line itself."""
+
+    urgent: tuple[int, int] | None = None
+    """What to wait for before `look` is called again, as something waits to be sent: a file descriptor and what it shall be ready for."""
+
     def __init__(
         self,
         socket: zmq.Socket[bytes],

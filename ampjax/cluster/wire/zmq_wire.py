@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import threading
+import time
 import weakref
 from typing import NamedTuple
 
@@ -14,13 +16,13 @@ from zmq.utils import z85
 from ampjax.cluster.wire.channel import Window
 from ampjax.cluster.wire.link import Link
 from ampjax.cluster.wire.message import Message, encode
-from ampjax.cluster.wire.zmq_channel import Patience, ZmqChannel
+from ampjax.cluster.wire.waker import Waker
+from ampjax.cluster.wire.zmq_channel import LINGER_S, Patience, ZmqChannel
 from ampjax.cluster.wire.zmq_line import Line
 from ampjax.errors import SettingsError
 
 LOOPBACK = "127.0.0.1"
 _LARGEST_FRAME = 1 << 26
-_LINGER_MS = 2000
 _TEND_S = 0.05
 _BEAT, _NO_ANSWER = 0.15, 0.55
 """Parts of the patience: a socket beats so often, and gives up a connection without an answer for so long."""
@@ -71,11 +73,11 @@ class Wire:
         self._channels: list[weakref.ref[ZmqChannel]] = []
         # A channel may be gone, in a cycle that is being collected, while its socket is not closed yet.
         self._lines: list[Line] = []
-        self._ended = threading.Event()
+        self._tender = _Tender(self._channels)
         if keys is not None:
             _let_in_only(self._context, keys)
-        threading.Thread(target=_tend, args=(self._channels, self._ended), name="ampjax-tend", daemon=True).start()
-        weakref.finalize(self, self._ended.set)
+        threading.Thread(target=self._tender.run, name="ampjax-tend", daemon=True).start()
+        weakref.finalize(self, self._tender.end)
 
     def listen(self, peer: str) -> ZmqChannel:
         """A channel to a process that connects to this one.
@@ -128,7 +130,7 @@ class Wire:
         result.heartbeat_ivl, result.heartbeat_timeout = int(_BEAT * silence_ms), int(_NO_ANSWER * silence_ms)
         # A handshake whose bytes were damaged is given up in time for another one.
         result.handshake_ivl = int(min(5000, max(1000, 0.5 * silence_ms)))
-        result.reconnect_ivl, result.linger = 50, _LINGER_MS
+        result.reconnect_ivl, result.linger = 50, int(1e3 * LINGER_S)
         result.maxmsgsize = _LARGEST_FRAME
         if self._keys is not None:
             result.curve_publickey, result.curve_secretkey = self._keys
@@ -139,29 +141,63 @@ class Wire:
         beat_s = (_BEAT + _NO_ANSWER) * self._patience.silence_s
         link = Link(self.epoch, self._window)
         self._lines.append(Line(line, peer, address, beat_s, probe))
-        result = ZmqChannel(self.name, self._lines[-1], link, self._window, self._patience)
+        result = ZmqChannel(self.name, self._lines[-1], link, self._window, self._patience, self._tender.stir)
         self._channels.append(weakref.ref(result))
         return result
 
     def close(self) -> None:
         """Closes all channels, and waits until what was sent has gone out, for two seconds at most."""
-        self._ended.set()
-        for there in self._channels:
-            if (channel := there()) is not None:
-                channel.close()
+        channels = [channel for there in self._channels if (channel := there()) is not None]
+        for channel in channels:
+            channel.say_bye()
+        until = time.monotonic() + LINGER_S
+        for channel in channels:  # while one is waited for, the others send
+            channel.close(until)
+        self._tender.end()
         for line in self._lines:
             if not line.is_closed:
                 line.close()
         self._context.term()
 
 
-def _tend(channels: list[weakref.ref[ZmqChannel]], ended: threading.Event) -> None:
-    """Sends what must be sent again also for a process that is in no call of its channels."""
-    while not ended.wait(_TEND_S):
-        for there in list(channels):
-            if (channel := there()) is not None:
-                channel.tend()
-                del channel  # holds none while it waits
+class _Tender:
+    """Does what is due for channels whose process is in no call of them: sends what waits, and what must be sent again.
+
+    Args:
+      channels: The channels.
+    """
+
+    def __init__(self, channels: list[weakref.ref[ZmqChannel]]):
+        self._channels, self._waker, self._turn = channels, Waker(), threading.RLock()
+        self._has_ended = False
+
+    def stir(self) -> None:
+        """Says that a channel is urgent."""
+        with self._turn:
+            self._waker.wake()
+
+    def end(self) -> None:
+        """Lets the thread end."""
+        self._has_ended = True
+        self.stir()
+
+    def run(self) -> None:
+        """What the thread runs."""
+        while True:
+            poll = select.poll()
+            with self._turn:  # before channels are looked at: what is urgent after that wakes the thread
+                poll.register(self._waker.begin(), select.POLLIN)
+            for there in list(self._channels):
+                if (channel := there()) is not None:
+                    channel.tend()
+                    if (urgent := channel.urgent) is not None:
+                        poll.register(*urgent)
+                    del channel  # holds none while it waits
+            poll.poll(1e3 * _TEND_S)
+            if self._has_ended:
+                return
+            with self._turn:
+                self._waker.end()
 
 
 def _let_in_only(context: zmq.Context[zmq.Socket[bytes]], keys: Keys) -> None:

@@ -61,8 +61,9 @@ class DenseAtWorkers:
         return self._like
 
     def wait(self) -> None:
-        """Returns when the parameters have been computed."""
-        self.read()
+        """Returns when the parameters have been computed; at once if there are none."""
+        if jax.tree.leaves(self._like):
+            self.read()
 
     def pull(self) -> Tree:
         """Nothing: workers have their copies."""

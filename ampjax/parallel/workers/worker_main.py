@@ -31,6 +31,7 @@ def main(context: HostContext, n_servers: int, devices: tuple[int, ...], is_sync
     """
     if context.number < n_servers:
         jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_cpu_enable_async_dispatch", False)  # it waits for each result at once
         serve(context, context.names[n_servers:])
     else:
         _work(context, n_servers, devices, is_sync, program)

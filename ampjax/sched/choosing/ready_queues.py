@@ -78,6 +78,21 @@ class ReadyQueues:
         """
         return self._of_workers[worker].look(self._tables.t)
 
+    def lengths(self, worker: int) -> tuple[list[int], list[int]]:
+        """Gives how much waits in a worker's queues that are not empty: in a tenth of the time that it takes to bring `Queue` objects up to date.
+
+        Args:
+          worker: The worker.
+
+        Returns:
+          The queues' numbers, in the order in which they ceased to be empty, and the messages in each.
+        """
+        t = self._tables.t
+        own = t.active_queues(worker)
+        lines = t.queues[own]
+        order = lines[:, c.SINCE].argsort()
+        return own[order].tolist(), lines[order, c.ITEMS].tolist()
+
     def woken(self) -> set[int]:
         """Gives the workers for whom something has come since this was last called.
 

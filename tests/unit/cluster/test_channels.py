@@ -13,10 +13,12 @@ import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.effort import examples
+from support.local_lines import needs_local
 from support.lossy_proxy import LossyProxy
 
 from ampjax.cluster import Keys, Message, Patience, Window, Wire, memory_pair, new_keys, wait_any
 from ampjax.cluster.wire.link import Link, Verdict
+from ampjax.cluster.wire.local_endpoints import local_endpoints
 from ampjax.cluster.wire.message import encode
 from ampjax.errors import HostDiedError, HostUnreachableError, WireError
 
@@ -43,7 +45,15 @@ def in_memory(window=None):
     a.close()
 
 
-@pytest.fixture(params=[over_zmq, in_memory])
+@contextlib.contextmanager
+def past_the_network(window=None):
+    with over_zmq(window) as (a, b, _):
+        for channel, end in zip((a, b), local_endpoints(), strict=True):
+            channel.use_local(end)
+        yield a, b, None
+
+
+@pytest.fixture(params=[over_zmq, pytest.param(past_the_network, marks=needs_local), in_memory])
 def pair(request):
     return request.param
 
@@ -56,7 +66,7 @@ def is_right(message, i):
     return message.numbers == (i,) and message.arrays[0].shape == (i % 7, 30) and (message.arrays[0] == i).all()
 
 
-# ---- both kinds ------------------------------------------------------------------------------------------------------
+# ---- all kinds -------------------------------------------------------------------------------------------------------
 
 
 def assert_both_count_the_same(a, b):

@@ -141,3 +141,13 @@ def test_a_message_is_readable():
     assert repr(Message("rows", (3,), "x" * 50, (np.zeros((2, 3), np.float32),))) == (
         f"Message('rows', 3, '{'x' * 37}...', float32[2, 3])"
     )
+
+
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
+def test_arrays_of_other_classes_travel_as_plain_ones():
+    """`len` of a matrix's memory is its rows, and a masked array has none."""
+    values = np.arange(6.0).reshape(2, 3)
+    frames = encode(Message("m", arrays=(np.matrix(values), np.ma.masked_array(values, values > 2))), 1, 1)
+    assert [len(frame) for frame in frames[1:]] == [48, 48]
+    for array in decode(frames)[0].arrays:
+        assert type(array) is np.ndarray and (array == values).all()

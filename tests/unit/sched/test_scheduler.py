@@ -110,7 +110,9 @@ def test_who_waits_for_what():
     assert s.queues.woken()
     while s.can_move():
         for worker in range(2):
-            can, waits, d = s.can_move(worker), list(s.queues.waiting_for(worker)), s.next(worker)
+            can, waits = s.can_move(worker), s.queues.waiting_for(worker)
+            assert s.queues.lengths(worker) == ([queue.number for queue in waits], [queue.items for queue in waits])
+            d = s.next(worker)
             assert can == bool(waits) == (d is not None)
             held.add(s.queues.why_blocked(worker))
             if d is not None:
