@@ -189,7 +189,8 @@ def _pondering(options: ByHandOptions, seed: int) -> Forms:
         _sums(n, sizes.n_in, stream)
         for n, stream in zip((2000, 500), np.random.SeedSequence(seed).spawn(2), strict=True)
     ]
-    task = Task(compiled.graph, *(compiled.data(part) for part in parts), settings, optax.adam(3e-3))
+    train, valid = (compiled.data(part) for part in parts)
+    task = Task(compiled.graph, train, valid, settings, optax.adam(3e-3))
     return forms_of(task, act_rnn(sizes), [act_messages(part, sizes.hidden) for part in parts], 0.95, 30)
 
 
@@ -200,7 +201,7 @@ def _sums(n: int, features: int, stream: np.random.SeedSequence) -> list[dict[st
     return [{"x": x, "label": np.int32(x[:, 0].sum() > 0)} for x in inputs]
 
 
-def _in_flight(options: ByHandOptions) -> dict[str, int]:
+def _in_flight(options: ByHandOptions) -> dict[str, Any]:
     return {"max_active_keys": options.max_active_keys} if options.max_active_keys else {}
 
 

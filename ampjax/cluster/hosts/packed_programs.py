@@ -7,7 +7,7 @@ import inspect
 import io
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import cloudpickle
 
@@ -20,7 +20,7 @@ _STAND_INS: dict[type, Callable[[Any], tuple[Any, ...]]] = {}
 
 
 class _Pickler(cloudpickle.Pickler):
-    dispatch_table: ClassVar[Any] = ChainMap(_STAND_INS, cloudpickle.Pickler.dispatch_table)
+    dispatch_table: ClassVar[Any] = ChainMap(_STAND_INS, cast(Any, cloudpickle.Pickler.dispatch_table))
 
 
 def travels_as(kind: type, stand_in: Callable[[Any], Any]) -> None:
