@@ -458,8 +458,7 @@ class Grower:
 
     def integer(self, scope):
         options = [("get", name) for name in scope.of(INTEGER)] + [("int", 2)]
-        if True:
-            options += [("length", ("get", name)) for name, t in scope.names if t[0] == "sequence"]
+        options += [("length", ("get", name)) for name, t in scope.names if t[0] == "sequence"]
         found = self.pick(options)
         return ("half", found) if self.draw(st.booleans()) else found
 

@@ -25,7 +25,7 @@ def _smallest(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def select(which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
-    """One of several columns for each row. (`np.choose` takes 64 columns at most.)
+    """One of several columns for each row, of as many as there are: `np.choose` takes 64 at most.
 
     Args:
       which: `[rows]`: for each row, the column's number; the nearest that there is, for any other.

@@ -173,7 +173,9 @@ def _guards(low: Lowering, space: IndexSpace, back: bool) -> list[Guard]:
     return [Guard(f"{space.dimension}_{'before_last' if back else 'after_first'}", i, column) for i in (0, 1)]
 
 
-def _split_at_first(low: Lowering, flow: Flow, guards: Sequence[Guard], order: Order, name: str, line: str) -> list[Flow]:
+def _split_at_first(
+    low: Lowering, flow: Flow, guards: Sequence[Guard], order: Order, name: str, line: str
+) -> list[Flow]:
     """The messages for the first round, and those for the others."""
     known = flow if flow.is_fresh or flow.knows_outer else low.draft.fresh(flow, name, line)
     return low.draft.split(known, order.begins, [flow.region.where(guard) for guard in guards], f"{name}/begins")

@@ -70,6 +70,7 @@ def switches(low: Lowering, call: Call, operands: Sequence[Value], region: Regio
     for group in groups:
         kinds = [types[i] for i in group]
         flow = low.pack([together[i] for i in group], kinds, places, word, call.line)
+        flow = low.draft.fresh(flow, word, call.line)
         ways = low.draft.split(flow, lambda s: getattr(s, index), [places] * k, name)
         for number, way in enumerate(ways):
             back = leave(low, way, visits, region, f"{word}/result")
