@@ -110,9 +110,9 @@ class RegionMessages:
         self._n = n if rows is None else len(rows)
         self._told = {name: column.of(columns) for name, column in told.items()} if self._n else {}
         self._holds: np.ndarray | None = None
-        if rows is not None and (self._told or self._n < n):
+        if self._told or self._n < n:
             self._holds = np.zeros(n, bool)
-            self._holds[rows] = True
+            self._holds[slice(None) if rows is None else rows] = True
 
     def __len__(self) -> int:
         return self._n

@@ -131,7 +131,7 @@ class Compiled:
           labels: False makes data for `predict` alone: what only losses and metrics read may be missing from all instances.
 
         Returns:
-          The data set.
+          The data set. Arrays of an `amp.Stacked` are not copied where they need not be: don't change them while it is in use.
 
         Raises:
           DataError: If an instance does not fit the spec, or the model takes an element that it has not; or if something is missing that

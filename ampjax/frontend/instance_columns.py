@@ -53,7 +53,9 @@ class Columns:
         self.missing = tuple(leaf.path for leaf in missing)
         for leaf in leaves:
             if leaf.path not in self.missing:
-                self._values[leaf.path], sizes = leaf.read(instances)
+                values, sizes = leaf.read(instances)
+                self._values[leaf.path] = values.view()  # messages may be slices of the user's own array
+                self._values[leaf.path].flags.writeable = False
                 for depth, column in enumerate(sizes):
                     self._same_sizes(leaf, depth, column)
         for leaf in missing:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,14 @@ _SHORT = 64
 
 _MOST_NESTED = 2
 """How often a `jax.custom_jvp` that its own rule calls is followed into the rule."""
+
+
+class HasContent(ABC):
+    """A parameter of an operation that says by value what it computes."""
+
+    @abstractmethod
+    def content(self) -> Any:
+        """What it computes: jaxprs, arrays, hashable values, and tuples, lists and mappings of these."""
 
 
 def content(jaxpr: Any, constants: Sequence[Any] = (), around: tuple[Hashable, ...] = ()) -> Hashable:
@@ -73,7 +82,7 @@ def _value(value: Any, around: tuple[Hashable, ...]) -> Hashable:
         return tuple((key, _value(value[key], around)) for key in sorted(value))
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         return _array(value)
-    if hasattr(value, "content"):  # it says what it is by value
+    if isinstance(value, HasContent):
         return type(value), _value(value.content(), around)
     try:
         hash(value)

@@ -458,8 +458,7 @@ class Grower:
 
     def integer(self, scope):
         options = [("get", name) for name in scope.of(INTEGER)] + [("int", 2)]
-        if True:
-            options += [("length", ("get", name)) for name, t in scope.names if t[0] == "sequence"]
+        options += [("length", ("get", name)) for name, t in scope.names if t[0] == "sequence"]
         found = self.pick(options)
         return ("half", found) if self.draw(st.booleans()) else found
 
@@ -498,7 +497,7 @@ class Grower:
             "switch",
         ]
         reads = ["cond_read", "switch_read", "experts", "while"]
-        whole = ["sum", "mean", "max", "take", "scan", "scan", "fori", "fold", "let"]
+        whole = ["sum", "mean", "max", "take", "scan", "scan", "rows", "fori", "fold", "let"]
         asks = ["recall", "recall"] if scope.of(RECURSION) else []
         kind = self.pick(plain + reads + asks + ([] if scope.decided else whole))
         return getattr(self, f"_{kind}")(scope)
@@ -604,6 +603,22 @@ class Grower:
     def _scan(self, scope):
         kind, expression = self.loop(scope, 0)
         return self.vector_of(kind, expression)
+
+    def _rows(self, scope):
+        """A loop of cells that gives a sequence for each element: one from outside, or one that its body computes."""
+        name, carry, x, each = (self.fresh() for _ in range(4))
+        rows = self.sequence(self.dimension(scope), VECTOR, scope.deeper())
+        given = ("get", name)
+        if self.draw(st.booleans()):
+            given = ("map", [given], ("fn", (each,), ("mix", ("get", each), ("get", x))))
+        state = ("cell", self.pick("abc"), ("get", carry), ("get", x))
+        step = ("fn", (carry, x), ("pair", state, given))
+        xs, init = (
+            self.sequence(self.dimension(scope), VECTOR, scope.deeper()),
+            self.pick([("zeros",), ("constant", 0.3)]),
+        )
+        loop = ("scan", [xs], init, step, self.draw(st.booleans()), 1)
+        return ("let", name, rows, ("sum", ("map", [loop], ("fn", (each,), ("sum", ("get", each))))))
 
     def _fori(self, scope):
         kind = self.pick([VECTOR, PAIR_TYPES[0], PAIR_TYPES[1]])

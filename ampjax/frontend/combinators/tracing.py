@@ -21,6 +21,7 @@ from jax.extend import core as jex
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.variable_names import assigned_name
+from ampjax.jaxprs.content import HasContent
 from ampjax.jaxprs.primitives import is_library_file, line_text, shape_text
 
 COMBINATOR = jex.Primitive("combinator")
@@ -99,7 +100,7 @@ def _read_by(equation: Any) -> list[Any]:
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class Call(HasContent):
     """One use of a combinator.
 
     Args:
@@ -119,7 +120,7 @@ class Call:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def content(self) -> Any:
-        """What it computes, whatever lines it comes from, for `ampjax.jaxprs.content`."""
+        """What it computes, whatever lines it comes from."""
         return self.kind, tuple(function.jaxpr for function in self.functions), tuple(self.n_closed), dict(self.options)
 
 

@@ -24,6 +24,17 @@ def _smallest(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.minimum(x, y)
 
 
+def select(which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
+    """One of several columns for each row, of as many as there are: `np.choose` takes 64 at most.
+
+    Args:
+      which: `[rows]`: for each row, the column's number; the nearest that there is, for any other.
+      *cases: The columns, `[rows]`, or numbers that are the same for all rows.
+    """
+    which, *columns = np.broadcast_arrays(which, *cases)
+    return np.take_along_axis(np.stack(columns), which.clip(0, len(columns) - 1)[None], axis=0)[0]
+
+
 _SAME: Mapping[str, Callable[..., np.ndarray]] = {
     "add": np.add,
     "and": np.bitwise_and,
@@ -39,7 +50,7 @@ _SAME: Mapping[str, Callable[..., np.ndarray]] = {
     "ne": np.not_equal,
     "neg": np.negative,
     "or": np.bitwise_or,
-    "select_n": lambda which, *cases: np.where(which, *cases[::-1]) if len(cases) == 2 else np.choose(which, cases),
+    "select_n": lambda which, *cases: np.where(which, *cases[::-1]) if len(cases) == 2 else select(which, *cases),
     "sub": np.subtract,
 }
 

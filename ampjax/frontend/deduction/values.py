@@ -162,6 +162,12 @@ def read_of(value: Value) -> int | None:
     return value.was_read if isinstance(value, Computed) else None
 
 
+def read_of_all(values: Sequence[Value]) -> int | None:
+    """What is to be assumed for a value that is one of several, each of which was read; None if one was not."""
+    reads = [read_of(value) for value in values]
+    return None if None in reads else reads[0]
+
+
 def leaves_of(values: Sequence[Value | None]) -> frozenset[Leaf]:
     """The leaves of the parameters that values read which follow from parameters alone."""
     return frozenset(leaf for value in values if isinstance(value, OfParams) for leaf in value.leaves)

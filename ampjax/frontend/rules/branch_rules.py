@@ -14,7 +14,7 @@ from ampjax.frontend.deduction.graph_draft import built
 from ampjax.frontend.deduction.index_spaces import Column, Guard, Region
 from ampjax.frontend.deduction.lowering import Lowering, by_dtype
 from ampjax.frontend.deduction.node_bodies import NodeNote, as_it_is
-from ampjax.frontend.deduction.values import Computed, Constant, Elements, Flow, Static, Value, Wanted
+from ampjax.frontend.deduction.values import Computed, Constant, Elements, Flow, Static, Value, Wanted, read_of_all
 from ampjax.ir.builders import control_builders
 from ampjax.ir.state import State
 
@@ -73,34 +73,52 @@ def routed(
     Returns:
       What the variables of each are where it is chosen.
     """
+
+    def split(flow: Flow) -> list[Flow]:
+        column = guards[0].column
+        assert column is not None
+        field = column.space.fact(guards[0].field, column, f"which function is chosen ({line})")
+        if flow.foresees is not None and column.space is flow.region.space:
+            flow.foresees(field, column, len(guards))
+        else:
+            flow = low.draft.fresh(flow, name, line)
+        return split_by(low, flow, field, guards, name)
+
+    return split_between(functions, given, split)
+
+
+def split_between(
+    functions: Sequence[Traced], given: Sequence[Sequence[Value]], split: Callable[[Flow], list[Flow]]
+) -> list[list[Value]]:
+    """What each of several functions gets where each message is for one of them; what it does not use stays as it is.
+
+    Args:
+      functions: The functions.
+      given: What the variables of each are.
+      split: Notes which of the functions gets a message: a wire for each of them.
+
+    Returns:
+      What the variables of each are for the messages that it gets.
+    """
     flows: dict[int, list[Flow]] = {}
 
-    def to(value: Value, branch: int) -> Value:
+    def to(value: Value, which: int) -> Value:
         if isinstance(value, Elements):
-            return Elements(value.space, to(value.element, branch))
+            return Elements(value.space, to(value.element, which))
         if not isinstance(value, Computed):
             return value
         flow = value.flow
         if id(flow) not in flows:
-            guard = guards[0]
-            assert guard.column is not None
-            field = guard.column.space.fact(guard.field, guard.column, f"which function is chosen ({line})")
-            if flow.foresees is not None and guard.column.space is flow.region.space:
-                flow.foresees(field, guard.column, len(guards))
-                fresh = flow
-            else:
-                fresh = low.draft.fresh(flow, name, line)
-            flows[id(flow)] = split_by(low, fresh, field, guards, name)
-        return Computed(flows[id(flow)][branch], value.part, value.was_read)
+            flows[id(flow)] = split(flow)
+        return Computed(flows[id(flow)][which], value.part, value.was_read)
 
-    inputs = [
+    return [
         [
-            to(value, branch) if variable in function.used else value
+            to(value, which) if variable in function.used else value
             for value, variable in zip(values, function.variables, strict=False)
         ]
-        for branch, (values, function) in enumerate(zip(given, functions, strict=True))
+        for which, (values, function) in enumerate(zip(given, functions, strict=True))
     ]
-    return inputs
 
 
 def routed_by_value(
@@ -291,7 +309,8 @@ def merged(
             for branch, guard in zip(results, guards, strict=True)
         ]
         flow = low.draft.merge(region, flows, name)
-        out = [Computed(flow, group.index(i)) if i in group else value for i, value in enumerate(out)]
+        for part, i in enumerate(group):
+            out[i] = Computed(flow, part, read_of_all([branch[i] for branch in results]))
     return out
 
 
@@ -329,4 +348,4 @@ def _merged_elements(
         low.pack([element], [row], inner.where(guard), name, line)
         for element, guard in zip(elements, guards, strict=True)
     ]
-    return Elements(spaces[0], Computed(low.draft.merge(inner, flows, name)))
+    return Elements(spaces[0], Computed(low.draft.merge(inner, flows, name), was_read=read_of_all(elements)))

@@ -15,8 +15,8 @@ from ampjax.frontend.combinators.tracing import Call, Traced
 from ampjax.frontend.deduction.index_spaces import Guard, IndexSpace, Region
 from ampjax.frontend.deduction.lowering import Lowering
 from ampjax.frontend.deduction.opened_functions import Opened, opened
-from ampjax.frontend.deduction.values import Computed, Constant, Elements, Flow, Value, Wanted
-from ampjax.frontend.rules.branch_rules import merged
+from ampjax.frontend.deduction.values import Computed, Constant, Elements, Flow, Value, Wanted, read_of_all
+from ampjax.frontend.rules.branch_rules import merged, split_between
 from ampjax.frontend.rules.loops import Carried, Order, carried, leave
 from ampjax.ir.state import State
 
@@ -72,8 +72,8 @@ def begun_apart(
     (step,), (n_closed,), k = call.functions, call.n_closed, call.options["n_carry"]
     inner, name, order = region.within(space), space.dimension, Order(space.index, space.size, call.options["reverse"])
     guards, types = _guards(low, space, order.back), [variable.aval for variable in step.jaxpr.outvars]
-    is_read = [variable in step.used for variable in step.variables]
-    at_first, at_others = _routed(low, call, values, is_read, guards, order, name)
+    split = lambda flow: _split_at_first(low, flow, guards, order, name, call.line)
+    at_first, at_others = split_between([step, step], [values, values], split)
     init = values[n_closed : n_closed + k]
     wires = [_Wire(low, own, inner, guards, order, call) for own in carried(init, types[:k])]
     carry = {i: value for wire in wires for i, value in wire.named(wire.before).items()}
@@ -91,7 +91,7 @@ def begun_apart(
         states |= wire.named(wire.states)
         if wanted.values & set(wire.own.members):
             found |= wire.named(wire.last(low, region, space))
-    given = {i: _carried_too(i, states, results) for i in wanted.values if i >= k}
+    given = {i: _same_in_carry(i, states, results) for i in wanted.values if i >= k}
     rest = {i for i, state in given.items() if state is None}
     others = Wanted(rest, groups=[[i for i in group if i in rest] for group in wanted.groups])
     ys = merged(low, types, name, call.line, results, guards, inner, others)
@@ -173,38 +173,19 @@ def _guards(low: Lowering, space: IndexSpace, back: bool) -> list[Guard]:
     return [Guard(f"{space.dimension}_{'before_last' if back else 'after_first'}", i, column) for i in (0, 1)]
 
 
-def _routed(
-    low: Lowering,
-    call: Call,
-    values: Sequence[Value],
-    is_read: Sequence[bool],
-    guards: Sequence[Guard],
-    order: Order,
-    name: str,
-) -> list[list[Value]]:
-    """What the body gets in the first round, and in the others: messages go to the one to which they belong."""
-    flows: dict[int, list[Flow]] = {}
-
-    def to(value: Value, which: int) -> Value:
-        if not isinstance(value, Computed):
-            return value
-        flow = value.flow
-        if id(flow) not in flows:
-            known = flow if flow.is_fresh or flow.knows_outer else low.draft.fresh(flow, name, call.line)
-            regions = [flow.region.where(guard) for guard in guards]
-            flows[id(flow)] = low.draft.split(known, order.begins, regions, f"{name}/begins")
-        return Computed(flows[id(flow)][which], value.part, value.was_read)
-
-    return [
-        [to(value, which) if read else value for value, read in zip(values, is_read, strict=True)] for which in (0, 1)
-    ]
+def _split_at_first(
+    low: Lowering, flow: Flow, guards: Sequence[Guard], order: Order, name: str, line: str
+) -> list[Flow]:
+    """The messages for the first round, and those for the others."""
+    known = flow if flow.is_fresh or flow.knows_outer else low.draft.fresh(flow, name, line)
+    return low.draft.split(known, order.begins, [flow.region.where(guard) for guard in guards], f"{name}/begins")
 
 
-def _carried_too(number: int, states: Mapping[int, Value], results: Sequence[Sequence[Any]]) -> Value | None:
-    """The part of the carry that is the same as what the body gave for each element, if there is one."""
+def _same_in_carry(number: int, states: Mapping[int, Value], results: Sequence[Sequence[Any]]) -> Value | None:
+    """What the body gave for each element as a part of the carry, if there is one that is the same."""
     for i, state in states.items():
-        if all(_is_same(own[number], own[i]) for own in results):
-            return state
+        if isinstance(state, Computed) and all(_is_same(own[number], own[i]) for own in results):
+            return replace(state, was_read=read_of_all([own[number] for own in results]))
     return None
 
 

@@ -1,4 +1,4 @@
-"""How several choices between the same functions of the same values become nodes: one RouteBy, and copies of the message that go their ways."""
+"""How several choices between the same functions of the same values become nodes: one RouteBy, then a copy of the message for each choice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.deduction.graph_draft import built
 from ampjax.frontend.deduction.index_spaces import Guard, Region
 from ampjax.frontend.deduction.lowering import Lowering, by_dtype
-from ampjax.frontend.deduction.values import Computed, Flow, Value, Wanted
+from ampjax.frontend.deduction.numpy_equations import select
+from ampjax.frontend.deduction.values import Computed, Flow, Value, Wanted, read_of
 from ampjax.frontend.rules.branch_rules import alone, merged, route_by, sent_along, unread
 from ampjax.frontend.rules.loops import leave
 from ampjax.ir.builders import ragged_builders
@@ -42,7 +43,7 @@ def switches(low: Lowering, call: Call, operands: Sequence[Value], region: Regio
         return tuple(np.full(len(s), number.was_read) for number in read)
 
     def chosen(s: State) -> Any:
-        return np.choose(getattr(s, index), [getattr(s, one) for one in fields], mode="clip")
+        return select(getattr(s, index), *(getattr(s, one) for one in fields))
 
     def send(flow: Flow) -> list[Flow]:
         sent, called = route_by(low, flow, choice, fields, assume, call), low.draft.name(name)
@@ -67,10 +68,12 @@ def switches(low: Lowering, call: Call, operands: Sequence[Value], region: Regio
     out: list[Any] = [None] * len(call.results)
     together = merged(low, types, word, call.line, results, guards, places, of_each)
     for group in groups:
-        flow = together[group[0]].flow
+        kinds = [types[i] for i in group]
+        flow = low.pack([together[i] for i in group], kinds, places, word, call.line)
+        flow = low.draft.fresh(flow, word, call.line)
         ways = low.draft.split(flow, lambda s: getattr(s, index), [places] * k, name)
         for number, way in enumerate(ways):
             back = leave(low, way, visits, region, f"{word}/result")
             for part, i in enumerate(group):
-                out[number * len(types) + i] = Computed(back, part)
+                out[number * len(types) + i] = Computed(back, part, read_of(together[i]))
     return [value if i in wanted.values else None for i, value in enumerate(out)]

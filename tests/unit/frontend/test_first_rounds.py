@@ -108,3 +108,96 @@ def test_a_carry_of_several_dtypes_and_sequences_within_sequences():
         assert any(name.startswith("c/begins") for name in law.graph.nodes)
         law.check_direction()
         law.check_gradients()
+
+
+def inner_sequences(p, s):
+    """A computed sequence for each element, which the body passes on."""
+    rows = amp.map(lambda cs: amp.map(lambda c: p["in"]["w"][c % 2], cs), s["chars"])
+    return rows, lambda rows: rows
+
+
+def sequence_from_outside(p, s):
+    """One that the body closes over."""
+    rows = amp.map(lambda x: x @ p["in"]["w"], s["x"])
+    return s["x"], lambda _: rows
+
+
+def nodes_of_a_graph(p, s):
+    """The nodes of a graph, which travel in one message."""
+    nodes = amp.map(lambda x: x @ p["in"]["w"], s["v"])
+    return s["x"], lambda _: nodes
+
+
+@pytest.mark.parametrize("source", [inner_sequences, sequence_from_outside, nodes_of_a_graph])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_loop_may_give_a_computed_sequence_for_each_element(source, reverse):
+    def model(p, s):
+        xs, given = source(p, s)
+        gates = amp.map(lambda x: x @ p["in"]["w"], s["x"])
+
+        def step(h, row):
+            gate, x = row
+            return plain_cell(p, h, gate), (given(x), h)
+
+        h, (rows, hs) = amp.scan(step, jnp.zeros(2), (gates, xs), reverse=reverse)
+        told = amp.map(lambda row, h: amp.sum(amp.map(lambda r: jnp.sum(jnp.sin(r * (h + 1))), row)), rows, hs)
+        return jnp.sum(h**2) + amp.sum(told)
+
+    rng, none = np.random.default_rng(0), np.zeros(0, np.int32)
+    data = [
+        {
+            "x": rng.normal(size=(len(rows), 2)),
+            "chars": amp.Ragged.of(rows),
+            "v": rng.normal(size=(2, 2)),
+            "edges": amp.Edges(none, none, none),
+        }
+        for rows in ([[1, 2, 3], [], [4]], [], [[5, 6]])
+    ]
+    spec = {"x": "float64[w,2]", "chars": "int32[w,c]", "v": "float64[v,2]", "edges": amp.Edges("v", kinds=1)}
+    with jax.enable_x64(True):
+        law = Compiled64(model, PARAMS, spec, data)
+        assert any(name.startswith("w/begins") for name in law.graph.nodes)
+        law.check_direction()
+
+
+def test_a_number_that_was_read_decides_also_after_the_loop():
+    def model(p, s):
+        k = amp.read((s["y"] @ p["turn"]["b"] > 0).astype(jnp.int32))
+        inputs = amp.map(lambda x: x @ p["in"]["w"], s["x"])
+
+        def step(carry, x):
+            h, _ = carry
+            return (plain_cell(p, h, x), k), (k, h)  # `k` goes on in the carry, too: it travels once
+
+        (h, _), (ks, hs) = amp.scan(step, (jnp.zeros(2), jnp.int32(0)), inputs)
+        told = amp.map(lambda k, h: amp.switch(k, [lambda: jnp.sum(h), lambda: jnp.sum(h**2)]), ks, hs)
+        return jnp.sum(h) + amp.sum(told)
+
+    def alone(p, s):
+        k = amp.read((s["y"] @ p["turn"]["b"] > 0).astype(jnp.int32))
+        h, ks = amp.scan(lambda h, x: (plain_cell(p, h, x), k), jnp.zeros(2), s["x"])
+        return jnp.sum(h) + amp.sum(amp.map(lambda k, x: amp.cond(k > 0, lambda: x[0], lambda: x[1] * 2), ks, s["x"]))
+
+    data = [
+        {**instance, "y": np.array([1.0, sign])} for instance, sign in zip(instances(0, 1, 3), (1, -2, 4), strict=True)
+    ]
+    with jax.enable_x64(True):
+        for each in (model, alone):
+            law = Compiled64(each, PARAMS, {**SPEC, "y": "float64[2]"}, data)
+            assert begins_apart(law)
+            law.check_direction()
+
+
+def test_draws_in_the_first_round():
+    def model(p, s):
+        def step(h, x):
+            noise = amp.stochastic(lambda key, x: jax.random.normal(key, x.shape), lambda x: x, x)
+            return plain_cell(p, h, noise), noise
+
+        h, noises = amp.scan(step, jnp.zeros(2), amp.map(lambda x: x @ p["in"]["w"], s["x"]))
+        return jnp.sum(h) + amp.sum(amp.map(lambda x: jnp.sum(jnp.sin(x)), noises))
+
+    with jax.enable_x64(True):
+        law = Compiled64(model, PARAMS, SPEC, instances(0, 1, 3))
+        assert begins_apart(law)
+        law.check_direction()

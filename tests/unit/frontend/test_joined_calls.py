@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from support.model_laws import Compiled64
 
@@ -20,8 +21,8 @@ def chosen(score):
     return amp.read((score > 0).astype(jnp.int32) + (score > 1).astype(jnp.int32))
 
 
-def law_of(row):
-    return Compiled64(lambda p, s: amp.sum(amp.map(lambda x, k: row(p, x, k), s["x"], s["k"])), PARAMS, SPEC, INSTANCES)
+def law_of(row, instances=INSTANCES):
+    return Compiled64(lambda p, s: amp.sum(amp.map(lambda x, k: row(p, x, k), s["x"], s["k"])), PARAMS, SPEC, instances)
 
 
 def experts(p, x):
@@ -98,6 +99,78 @@ def test_functions_may_hold_loops_and_nodes_with_replicas():
         law = law_of(row)
         assert places(law.graph, "e1") == ["e1"]
         law.check_direction()
+
+
+def in_a_scan(p, x, k):
+    return jnp.sum(amp.fori_loop(k, lambda i, h: jnp.tanh(of_two(p, h) + x * i), jnp.full(2, 0.2)))
+
+
+def in_a_while_loop(p, x, k):
+    go_on = lambda h: amp.read(jnp.sum(h**2) < 2)
+    return jnp.sum(amp.while_loop(go_on, lambda h: of_two(p, h) + h * 1.3 + 0.1, x @ p["gate"]["w"], most=3))
+
+
+def in_a_joined_choice(p, x, k):
+    h = x @ p["gate"]["w"]
+    functions = [lambda: jnp.tanh(of_two(p, x) + 0.3), lambda: x * 2]
+    first, second = (amp.switch(amp.read((score > 0).astype(jnp.int32)), functions) for score in h)
+    return jnp.sum(first * second)
+
+
+def of_two(p, x):
+    h = x @ p["gate"]["w"]
+    return amp.switch(chosen(h[0]), experts(p, x))[0] - 2 * amp.switch(chosen(h[1]), experts(p, x))[0]
+
+
+@pytest.mark.parametrize("row", [in_a_scan, in_a_while_loop, in_a_joined_choice])
+def test_choices_are_joined_wherever_they_are(row):
+    with jax.enable_x64(True):
+        law = law_of(row)
+        assert [places(law.graph, f"e{k}") for k in range(3)] == [["e0"], ["e1"], ["e2"]]
+        law.check_direction()
+
+
+def test_many_choices_at_once():
+    def row(p, x, k):
+        h = x @ p["gate"]["w"]
+        return sum(jnp.sum(amp.switch(chosen(h[0] + i / 10 - 3), experts(p, x))[0]) * i for i in range(70))
+
+    with jax.enable_x64(True):
+        law = law_of(row, INSTANCES[1:2])
+        assert places(law.graph, "e0") == ["e0"]
+        law.check_direction()
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_number_that_every_function_reads_is_read(n):
+    def row(p, x, k):
+        h = x @ p["gate"]["w"]
+        functions = [lambda: chosen((x @ p["e0"]["w"])[0]), lambda: chosen((x @ p["e1"]["w"])[1])]
+        read = [amp.cond(amp.read(score > 0), *functions) for score in h[:n]]
+        return sum(jnp.sum(amp.switch(number, [lambda: h, lambda: h**2, lambda: x])) for number in read)
+
+    with jax.enable_x64(True):
+        law = law_of(row)
+        assert places(law.graph, "e0") == ["e0"]
+        law.check_direction()
+
+
+def test_each_choice_draws_for_itself():
+    def row(p, x, k):
+        def noisy(x):
+            return amp.stochastic(lambda key, x: jax.random.normal(key, x.shape), lambda x: x, x @ p["e0"]["w"])
+
+        h = x @ p["gate"]["w"]
+        first, second = (amp.cond(amp.read(h[0] > bound), noisy, lambda x: x, x) for bound in (-9, -99))
+        return jnp.sum((first - second) ** 2)
+
+    model = lambda p, s: amp.sum(amp.map(lambda x, k: row(p, x, k), s["x"], s["k"]))
+    params, spec = jax.tree.map(jnp.float32, PARAMS), {"x": "float32[t,2]", "k": "int32[t]"}
+    data = [{**instance, "x": np.float32(instance["x"])} for instance in INSTANCES[1:]]
+    compiled = amp.compile(model, params, spec)
+    assert places(compiled.graph, "e0") == ["e0"] and compiled.loss(params, data) == 0
+    trainer = amp.Trainer(compiled.graph, optax.sgd(0.0))
+    assert trainer.fit(compiled.data(data), epochs=1).epochs[0].train["loss"] > 0.1
 
 
 @pytest.mark.parametrize("n", [2, 3])

@@ -8,7 +8,10 @@ import pytest
 import ampjax as amp
 from ampjax.data import list_reduction, permutation, sst, wikiner
 from ampjax.errors import DataError
+from ampjax.frontend.chosen_messages import RegionMessages, SpaceMessages
+from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.deduction.numpy_equations import numpy_results
+from ampjax.frontend.instance_columns import Columns
 
 SPEC = {"words": "int32[w]", "chars": "int32[w,c]", "x": "float32[3]", "label": "int32[]"}
 
@@ -39,6 +42,24 @@ def test_columns_are_as_their_instances_one_by_one(compiled):
         assert np.array_equal(messages.payload, single[name].payload), name
         assert np.array_equal(messages.instance, single[name].instance), name
         assert all(np.array_equal(messages.fields[f], single[name].fields[f]) for f in messages.fields)
+
+
+def test_nobody_writes_into_the_users_own_columns(compiled):
+    data = stacked()
+    (payload,) = (
+        messages.payload
+        for messages in compiled.data(data).gather(np.array([1])).values()
+        if np.shares_memory(messages.payload, data.columns["x"])
+    )
+    assert not payload.flags.writeable and data.columns["x"].flags.writeable
+
+
+def test_told_fields_of_all_rows():
+    columns, space = Columns([], [{}, {}]), IndexSpace()
+    told = RegionMessages(Region(space), {"next": Column(space, lambda data: np.array([3, 4]))}, columns)
+    assert not told.is_whole
+    messages = told.of(SpaceMessages(space, columns).of_instances(np.array([1, 0])))
+    assert messages.rows.tolist() == [1, 0] and messages.fields["next"].tolist() == [4, 3]
 
 
 def test_a_part_of_the_columns_is_a_data_set(compiled):
@@ -94,6 +115,8 @@ def test_data_sets_give_their_own_instances():
         lambda a, b: jnp.minimum(a, b) * jnp.maximum(a, 2) + (a - b),
         lambda a, b: (a >= 0).astype(jnp.float32),
         lambda a, b: jax.lax.select_n(jnp.abs(a) % 3, a, b, a + b),
+        lambda a, b: jax.lax.select_n(a, a, b, a + b),  # the nearest case, where there is none
+        lambda a, b: jax.lax.select_n(jnp.abs(a) * 14, *(b + i for i in range(70))),
     ],
 )
 def test_numpy_does_as_jax_does(function):

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -95,3 +96,16 @@ def test_functions_that_are_called_back_are_compared_by_identity() -> None:
 def test_keys_are_compared_by_their_bits() -> None:
     draw = lambda seed: lambda x: x + jax.random.normal(jax.random.wrap_key_data(np.uint32([0, seed])), (3,))
     assert of(draw(1)) == of(draw(1)) != of(draw(2))
+
+
+def test_settings_that_happen_to_have_contents_are_compared_as_they_are() -> None:
+    """Only what says so (`HasContent`) is compared by what it returns."""
+
+    class Page:
+        content = "a text"
+
+    kept = jex.Primitive("kept")
+    kept.def_abstract_eval(lambda x, page: x)
+    one, other = Page(), Page()
+    function = lambda page: lambda x: kept.bind(x, page=page)
+    assert of(function(one)) == of(function(one)) != of(function(other))
