@@ -7,6 +7,7 @@ import pytest
 
 import ampjax as amp
 from ampjax.errors import GraphError
+from ampjax.testing.reference import reference
 
 PARAMS, SPEC = {"a": jnp.ones((2, 3))}, {"x": "float32[2]"}
 
@@ -52,3 +53,28 @@ def test_the_loss_computes_metrics_that_the_model_returns():
     each = [model({"w": jnp.ones(2)}, one)[1] for one in data]
     for name in ("margin", "hit", "least"):
         assert metrics[name] == pytest.approx(np.mean([float(told[name]) for told in each]))
+
+
+def test_metrics_of_every_kind():
+    """The loss itself, what needs parameters of its own, what follows from parameters, constants or the instance alone, truth values."""
+
+    def model(p, s):
+        h = s["x"] @ p["a"]["w"]
+        loss = jnp.sum(h**2)
+        metrics = {
+            "same": loss,
+            "after": jnp.sin(loss),
+            "node": jnp.sum(jnp.tanh(h) @ p["b"]["w"]),
+            "params": jnp.sum(p["b"]["w"]),
+            "constant": jnp.float32(3),
+            "instance": s["x"][0],
+            "holds": h[0] > 0,
+        }
+        return loss, metrics
+
+    params = {"a": {"w": jnp.array([[0.6, -0.8], [0.8, 0.6]])}, "b": {"w": jnp.array([[1.0, 2.0], [-0.5, 0.3]])}}
+    data = [{"x": np.array(x, np.float32)} for x in ([1, -2], [0.5, 0.3], [-1, 0.2])]
+    compiled = amp.compile(model, params, SPEC)
+    told = reference(compiled.graph, compiled.node_params(params), compiled.data(data), gradients=False, oracle="eager")
+    each = [model(params, one)[1] for one in data]
+    assert told.metrics == pytest.approx({name: np.mean([float(own[name]) for own in each]) for name in each[0]})
