@@ -42,16 +42,16 @@ def test_tuning_and_a_grid_search_choose_among_the_same(tmp_path, monkeypatch):
         "policy": ("largest",),
         "min_admission": (1,),
     }
-    small = ListReductionOptions(n_train=400, n_valid=100, hidden=8, batch_size=10)
+    small = ListReductionOptions(n_train=400, n_valid=100, hidden=16, batch_size=10)
     monkeypatch.setitem(tune.MODELS, "list-reduction", replace(MODELS["list-reduction"], options=small, space=space))
     console = Console(record=True, width=120)
     options = TuneOptions(
         name="list-reduction",
-        target=0.15,
+        target=0.18,
         budget=300,
         steps=("tune", *GRIDS, "pairs"),
         repeats=1,
-        epochs=8,
+        epochs=30,
         out=tmp_path,
     )
     found = main(options, console)
