@@ -141,7 +141,9 @@ def test_work_is_divided_evenly(monkeypatch, n_threads):
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_a_table_is_not_copied_without_its_rows(copied):
-    with pytest.raises(TableError, match=r"expected a table that stays where it is, got a request to copy it\. Save it"):
+    with pytest.raises(
+        TableError, match=r"expected a table that stays where it is, got a request to copy it\. Save it"
+    ):
         copied(table())
 
 
