@@ -93,7 +93,7 @@ def _task(model: str) -> tuple[amp.Graph, Any, dict[str, Any]]:
         options = {"max_active_keys": 128, "min_admission": 32, "min_update_interval": 100, "max_dispatch_size": 64}
         data = list_reduction.Sequences(list_reduction.generate(2400), hidden=64)
         return list_reduction_rnn(64, copies=2), data, options
-    options: dict[str, Any] = {"max_active_keys": 8, "min_update_interval": 128, "max_dispatch_size": 1}
+    options: dict[str, Any] = {"max_active_keys": 32, "min_update_interval": 128, "max_dispatch_size": 1}
     options["affinity"] = {name: 0 for name in ("linear1", "relu1", "linear2", "relu2")} | {
         name: 1 for name in ("linear3", "relu3", "linear4", "xent")
     }
