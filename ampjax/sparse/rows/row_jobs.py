@@ -49,14 +49,9 @@ class JobPool:
         Returns:
           The jobs; none where there are no rows.
         """
-        spans = self.spans({p: len(local) for p, (local, _) in work.items()}, _nbytes(work))
-        return [
-            RowJob(
-                self.select({p: work[p][0][rows] for p, rows in span.items()}),
-                tuple(work[p][1][rows] for p, rows in span.items()),
-            )
-            for span in spans
-        ]
+        nbytes = sum(grads.nbytes for _, grads in work.values())
+        spans = self.spans({p: len(local) for p, (local, _) in work.items()}, nbytes)
+        return [self._job(work, span) for span in spans]
 
     def cut_between_partitions(self, work: Mapping[int, Rows]) -> list[RowJob]:
         """Divides an update's rows, but no partition: so sums over a table of one partition have the same bits on any number of cores.
@@ -68,13 +63,10 @@ class JobPool:
           The jobs, about even by the bytes of their gradients; none where there are no rows.
         """
         sizes = [grads.nbytes for _, grads in work.values()]
-        groups: dict[int, list[int]] = {}
+        groups: dict[int, dict[int, slice]] = {}
         for p, thread in zip(work, place_evenly(sizes, self._n_jobs(sum(sizes))), strict=True):
-            groups.setdefault(thread, []).append(p)
-        return [
-            RowJob(self.select({p: work[p][0] for p in group}), tuple(work[p][1] for p in group))
-            for _, group in sorted(groups.items())
-        ]
+            groups.setdefault(thread, {})[p] = slice(None)
+        return [self._job(work, span) for _, span in sorted(groups.items())]
 
     def spans(self, counts: Mapping[int, int], nbytes: int) -> list[dict[int, slice]]:
         """Divides rows evenly.
@@ -115,12 +107,13 @@ class JobPool:
             self._threads = ThreadPoolExecutor(_n_threads(), thread_name_prefix="table")
         return list(self._threads.map(function, *pieces))
 
+    def _job(self, work: Mapping[int, Rows], span: Mapping[int, slice]) -> RowJob:
+        """The job of some rows of each partition."""
+        rows = self.select({p: work[p][0][some] for p, some in span.items()})
+        return RowJob(rows, tuple(work[p][1][some] for p, some in span.items()))
+
     def _n_jobs(self, nbytes: int) -> int:
         return -(-_n_threads() // self._n_servers) if nbytes >= PARALLEL_BYTES else 1
-
-
-def _nbytes(work: Mapping[int, Rows]) -> int:
-    return sum(grads.nbytes for _, grads in work.values())
 
 
 def _n_threads() -> int:
