@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
+from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
 
 if TYPE_CHECKING:
     from ampjax.frontend.instance_columns import Columns

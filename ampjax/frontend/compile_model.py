@@ -17,10 +17,10 @@ from ampjax.frontend.combinators.structures import Stacked
 from ampjax.frontend.combinators.tracing import Traced, structure_text, trace, tracing
 from ampjax.frontend.combinators.user_errors import in_users_words, refuse_leaks
 from ampjax.frontend.deduction.equations import Name, calls, flatten
-from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.deduction.loss_nodes import note_losses
 from ampjax.frontend.deduction.lowering import Lowering
-from ampjax.frontend.deduction.values import Constant, Elements, LossTerm, OfParams, Static, Value, Wanted
+from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
+from ampjax.frontend.draft.values import Constant, Elements, LossTerm, OfParams, Static, Value, Wanted
 from ampjax.frontend.explain_model import ModelExplanation, explain_model
 from ampjax.frontend.gradient_parity import verify_gradients
 from ampjax.frontend.instance_columns import Columns, CompiledInstances

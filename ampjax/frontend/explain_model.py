@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from ampjax.frontend.deduction.graph_draft import GraphDraft
-from ampjax.frontend.deduction.index_spaces import IndexSpace
+from ampjax.frontend.draft.graph_draft import GraphDraft
+from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.instance_columns import CompiledInstances
 from ampjax.ir.graph import Graph
 from ampjax.simulation.simulate import simulate

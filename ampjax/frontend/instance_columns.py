@@ -12,16 +12,16 @@ import numpy as np
 
 from ampjax.errors import DataError
 from ampjax.frontend.chosen_messages import ChosenMessages, RegionMessages, SpaceMessages
-from ampjax.frontend.deduction.index_spaces import Column, IndexSpace
 from ampjax.frontend.deduction.numpy_equations import numpy_results
+from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.instance_topologies import InstanceTopologies
 from ampjax.ir.instances import Messages
 from ampjax.jaxprs.primitives import bind
 from ampjax.utils.row_ranges import ranges
 
 if TYPE_CHECKING:
-    from ampjax.frontend.deduction.edge_plans import EdgePlan
-    from ampjax.frontend.deduction.graph_draft import PumpPlan
+    from ampjax.frontend.draft.edge_plans import EdgePlan
+    from ampjax.frontend.draft.graph_draft import PumpPlan
     from ampjax.frontend.instance_spec import LeafSpec
 
 

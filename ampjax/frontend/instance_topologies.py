@@ -11,7 +11,7 @@ from ampjax.frontend.combinators.graph_combinators import wrong_edge
 from ampjax.ir.instances import Topology
 
 if TYPE_CHECKING:
-    from ampjax.frontend.deduction.edge_plans import EdgePlan
+    from ampjax.frontend.draft.edge_plans import EdgePlan
     from ampjax.frontend.instance_columns import Columns
 
 

@@ -9,7 +9,7 @@ from ampjax.errors import DataError
 from ampjax.ir.graph import Graph
 
 if TYPE_CHECKING:
-    from ampjax.frontend.deduction.graph_draft import GraphDraft
+    from ampjax.frontend.draft.graph_draft import GraphDraft
     from ampjax.frontend.instance_columns import Columns
 
 

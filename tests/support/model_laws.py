@@ -14,7 +14,8 @@ from support.dual_numbers import Dual, reduction, stack, tangent_of, value_of
 from support.dual_numbers import run as run_program
 
 import ampjax as amp
-from ampjax.frontend.deduction.graph_draft import GraphDraft
+from ampjax.frontend.draft import payload_notes
+from ampjax.frontend.draft.graph_draft import GraphDraft
 from ampjax.frontend.instance_columns import Columns, CompiledInstances
 from ampjax.ir.ops.payload_nodes import Reduce
 from ampjax.jaxprs.traced_bodies import TracedBody
@@ -191,15 +192,20 @@ def _noting_flows():
     """Notes the wires that nodes compute, pumps feed and Phis merge."""
     found = []
 
-    def noting(name):
-        plain = getattr(GraphDraft, name)
+    def noting(owner, name):
+        plain = getattr(owner, name)
 
         def call(*args, **options):
             flows = plain(*args, **options)
             found.extend(flows if isinstance(flows, list) else [flows])
             return flows
 
-        return mock.patch.object(GraphDraft, name, call)
+        return mock.patch.object(owner, name, call)
 
-    with noting("compute"), noting("pump"), noting("merge"), noting("loop"):
+    with (
+        noting(payload_notes, "compute"),
+        noting(GraphDraft, "pump"),
+        noting(GraphDraft, "merge"),
+        noting(GraphDraft, "loop"),
+    ):
         yield found

@@ -1,1 +1,1 @@
-"""From a traced model to the graph to be: what is known when, index spaces, which equations become one node."""
+"""From a traced model to notes of nodes: what is known when, which equations become one node."""

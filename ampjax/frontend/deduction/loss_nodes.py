@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.frontend.deduction.index_spaces import Region
 from ampjax.frontend.deduction.lowering import Lowering
-from ampjax.frontend.deduction.node_bodies import LossPart, NodeNote
-from ampjax.frontend.deduction.values import Computed, Constant, LossTerm, OfParams, Value
+from ampjax.frontend.draft import payload_notes
+from ampjax.frontend.draft.index_spaces import Region
+from ampjax.frontend.draft.node_bodies import LossPart, NodeNote
+from ampjax.frontend.draft.values import Computed, Constant, LossTerm, OfParams, Value
 
 
 def note_losses(low: Lowering, dtype: Any) -> None:
@@ -83,7 +84,7 @@ def _note(low: Lowering, region: Region, terms: Sequence[LossTerm], kind: Any) -
 
     n = 1 + 2 * len(names)
     note = NodeNote("loss", region, inputs, types, function, [kind] * n, [range(n)], terms[0].line)
-    low.draft.loss(note, [(name, 1 + 2 * i, 2 + 2 * i) for i, name in enumerate(names)])
+    payload_notes.loss(low.draft, note, [(name, 1 + 2 * i, 2 + 2 * i) for i, name in enumerate(names)])
 
 
 _Source = tuple[int | None, int]

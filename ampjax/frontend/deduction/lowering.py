@@ -11,11 +11,12 @@ from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import Call, Traced
 from ampjax.frontend.deduction.equations import Equation
 from ampjax.frontend.deduction.function_lowering import FunctionLowering
-from ampjax.frontend.deduction.graph_draft import GraphDraft
-from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
-from ampjax.frontend.deduction.node_bodies import NodeNote, as_it_is
 from ampjax.frontend.deduction.opened_functions import Opened, opened
-from ampjax.frontend.deduction.values import (
+from ampjax.frontend.draft import payload_notes
+from ampjax.frontend.draft.graph_draft import GraphDraft
+from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
+from ampjax.frontend.draft.node_bodies import NodeNote, as_it_is
+from ampjax.frontend.draft.values import (
     Computed,
     Constant,
     Elements,
@@ -116,7 +117,7 @@ class Lowering:
           GraphError: If it is a sequence of sequences that is computed.
         """
         if isinstance(value, Computed):
-            return Computed(self.draft.send_in(value.flow, space, name), value.part, value.was_read)
+            return Computed(payload_notes.send_in(self.draft, value.flow, space, name), value.part, value.was_read)
         if isinstance(value, Elements):
             outer = region.space
             return self._copied(
@@ -207,7 +208,7 @@ class Lowering:
             columns = [self.column(value, region, kind) for value, kind in zip(values, types, strict=True)]
             return self.draft.pump(name, region, columns, list(types), line)
         note = NodeNote(name, region, values, types, as_it_is, types, [range(len(values))], line, leaves)
-        return self.draft.compute(note)[0]
+        return payload_notes.compute(self.draft, note)[0]
 
     def column(self, value: Value, region: Region, kind: Any) -> Column:
         """A static or constant value as a column of a region's space.
@@ -268,11 +269,11 @@ class Lowering:
                 fix = "Pass it to `map` as an argument, or sum the inner sequences before."
                 raise GraphError(line, "sequences of arrays from outside", "a computed sequence of sequences", fix)
             if inner.is_ragged:
-                sent = self.draft.send_in(element.flow, around, outer.dimension)
+                sent = payload_notes.send_in(self.draft, element.flow, around, outer.dimension)
                 sent.region = region.within(inner)
                 return Elements(inner, Computed(sent, element.part))
             flow, name = (
-                self.draft.fresh(element.flow, outer.dimension, line),
+                payload_notes.fresh(self.draft, element.flow, outer.dimension, line),
                 self.draft.name(f"{outer.dimension}/each"),
             )
             pairs = self.draft.pair(flow, region.within(inner), (around.size, around.index, outer.index), name)

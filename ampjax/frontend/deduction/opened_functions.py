@@ -13,7 +13,7 @@ import numpy as np
 from ampjax.frontend.combinators.tracing import Traced
 from ampjax.frontend.deduction.equations import Atom, Equation, Known, Name, flatten, needed
 from ampjax.frontend.deduction.numpy_equations import numpy_results
-from ampjax.frontend.deduction.values import Constant, OfParams, Value
+from ampjax.frontend.draft.values import Constant, OfParams, Value
 from ampjax.jaxprs.primitives import bind
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ampjax.frontend.deduction.equations import Atom, Equation
-from ampjax.frontend.deduction.index_spaces import Column
-from ampjax.frontend.deduction.values import Constant, Static, Value
+from ampjax.frontend.draft.index_spaces import Column
+from ampjax.frontend.draft.values import Constant, Static, Value
 
 
 def summands(equation: Equation, values: Sequence[Value | None]) -> list[tuple[Atom, Value | None]]:

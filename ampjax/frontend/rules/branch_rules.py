@@ -10,11 +10,12 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import Call, Traced
-from ampjax.frontend.deduction.graph_draft import built
-from ampjax.frontend.deduction.index_spaces import Column, Guard, Region
 from ampjax.frontend.deduction.lowering import Lowering, by_dtype
-from ampjax.frontend.deduction.node_bodies import NodeNote, as_it_is
-from ampjax.frontend.deduction.values import Computed, Constant, Elements, Flow, Static, Value, Wanted, read_of_all
+from ampjax.frontend.draft import payload_notes
+from ampjax.frontend.draft.graph_draft import built
+from ampjax.frontend.draft.index_spaces import Column, Guard, Region
+from ampjax.frontend.draft.node_bodies import NodeNote, as_it_is
+from ampjax.frontend.draft.values import Computed, Constant, Elements, Flow, Static, Value, Wanted, read_of_all
 from ampjax.ir.builders import control_builders
 from ampjax.ir.state import State
 
@@ -81,7 +82,7 @@ def routed(
         if flow.foresees is not None and column.space is flow.region.space:
             flow.foresees(field, column, len(guards))
         else:
-            flow = low.draft.fresh(flow, name, line)
+            flow = payload_notes.fresh(low.draft, flow, name, line)
         return split_by(low, flow, field, guards, name)
 
     return split_between(functions, given, split)
@@ -184,7 +185,7 @@ def sent_along(
     outputs: list[list[Flow]] = []
     for group in by_dtype(types):
         flow = low.pack([needed[i] for i in group], [types[i] for i in group], region, call.options["word"], call.line)
-        outputs.append(send(low.draft.fresh(flow, call.options["word"], call.line)))
+        outputs.append(send(payload_notes.fresh(low.draft, flow, call.options["word"], call.line)))
         low.draft.anchors |= {out.region: out for out in outputs[-1]}
         places |= {id(needed[i]): (len(outputs) - 1, part) for part, i in enumerate(group)}
 
@@ -202,7 +203,7 @@ def _route_anchor(low: Lowering, region: Region, guards: Sequence[Guard], call: 
     column = guards[0].column
     assert column is not None
     field = column.space.fact(guards[0].field, column, f"which function is chosen ({call.line})")
-    flow = low.draft.fresh(low.draft.anchors[region], call.options["word"], call.line)
+    flow = payload_notes.fresh(low.draft, low.draft.anchors[region], call.options["word"], call.line)
     low.draft.anchors |= {out.region: out for out in split_by(low, flow, field, guards, call.options["word"])}
 
 
@@ -244,7 +245,7 @@ def alone(low: Lowering, values: Sequence[Computed], region: Region, call: Call)
     if [(value.flow, value.part) for value in values] == [(flow, part) for part in range(len(flow.types))]:
         return flow
     note = NodeNote("read", region, values, kinds, as_it_is, kinds, [range(len(values))], call.line)
-    return low.draft.compute(note)[0]
+    return payload_notes.compute(low.draft, note)[0]
 
 
 def route_by(

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import Call
-from ampjax.frontend.deduction.index_spaces import Region
 from ampjax.frontend.deduction.lowering import Lowering
-from ampjax.frontend.deduction.node_bodies import NodeNote, as_it_is
-from ampjax.frontend.deduction.values import Computed, Elements, Static, Value, Wanted
+from ampjax.frontend.draft import payload_notes
+from ampjax.frontend.draft.index_spaces import Region
+from ampjax.frontend.draft.node_bodies import NodeNote, as_it_is
+from ampjax.frontend.draft.values import Computed, Elements, Static, Value, Wanted
 
 
 def look_up(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Value]:
@@ -33,7 +34,7 @@ def look_up(low: Lowering, call: Call, operands: Sequence[Value], region: Region
         line=call.line,
     )
     if isinstance(ids, Computed) and not (ids.flow.is_fresh and len(ids.flow.types) == 1):
-        (alone,) = low.draft.compute(note)
+        (alone,) = payload_notes.compute(low.draft, note)
         note = replace(note, inputs=[Computed(alone)])
-    (rows,) = low.draft.compute(replace(note, name=key, results=call.results, named_by=key, table=table))
+    (rows,) = payload_notes.compute(low.draft, replace(note, name=key, results=call.results, named_by=key, table=table))
     return [Computed(rows)]

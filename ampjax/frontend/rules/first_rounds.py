@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from ampjax.frontend.combinators.tracing import Call, Traced
-from ampjax.frontend.deduction.index_spaces import Guard, IndexSpace, Region
 from ampjax.frontend.deduction.lowering import Lowering
 from ampjax.frontend.deduction.opened_functions import Opened, opened
-from ampjax.frontend.deduction.values import Computed, Constant, Elements, Flow, Value, Wanted, read_of_all
+from ampjax.frontend.draft import payload_notes
+from ampjax.frontend.draft.index_spaces import Guard, IndexSpace, Region
+from ampjax.frontend.draft.values import Computed, Constant, Elements, Flow, Value, Wanted, read_of_all
 from ampjax.frontend.rules.branch_rules import merged, split_between
 from ampjax.frontend.rules.loops import Carried, Order, carried, leave
 from ampjax.ir.state import State
@@ -144,7 +145,7 @@ class _Wire:
         for own, region, word in zip(results, self._regions, ("begun", "carry"), strict=True):
             name = f"{self._name}/{word}"
             flow = low.pack([own[i] for i in self.own.members], self.own.types, region, name, self._line)
-            flows.append(low.draft.fresh(flow, name, self._line))
+            flows.append(payload_notes.fresh(low.draft, flow, name, self._line))
         low.draft.close_loop(self.states, *flows)
 
     def last(self, low: Lowering, region: Region, space: IndexSpace) -> Flow:
@@ -177,7 +178,7 @@ def _split_at_first(
     low: Lowering, flow: Flow, guards: Sequence[Guard], order: Order, name: str, line: str
 ) -> list[Flow]:
     """The messages for the first round, and those for the others."""
-    known = flow if flow.is_fresh or flow.knows_outer else low.draft.fresh(flow, name, line)
+    known = flow if flow.is_fresh or flow.knows_outer else payload_notes.fresh(low.draft, flow, name, line)
     return low.draft.split(known, order.begins, [flow.region.where(guard) for guard in guards], f"{name}/begins")
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ampjax.frontend.deduction.index_spaces import Column, Guard, IndexSpace
+from ampjax.frontend.draft.index_spaces import Column, Guard, IndexSpace
 from ampjax.ir.state import State
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from typing import Any
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import Call
-from ampjax.frontend.deduction import edge_plans
-from ampjax.frontend.deduction.edge_plans import EdgePlan
-from ampjax.frontend.deduction.graph_draft import Origin
-from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.deduction.lowering import Lowering, by_dtype
-from ampjax.frontend.deduction.values import Computed, Elements, Static, Value, Wanted
+from ampjax.frontend.draft import edge_plans, payload_notes
+from ampjax.frontend.draft.edge_plans import EdgePlan
+from ampjax.frontend.draft.graph_draft import Origin
+from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
+from ampjax.frontend.draft.values import Computed, Elements, Static, Value, Wanted
 from ampjax.frontend.rules.sequence_rules import elements_space
 
 
@@ -60,7 +60,7 @@ def _received(
         kinds, flows = [types[i] for i in own], []
         for results, there in zip(sent, regions, strict=True):
             flow = low.pack([results[i] for i in own], kinds, there, there.space.dimension, call.line)
-            flows.append(low.draft.fresh(flow, there.space.dimension, call.line))
+            flows.append(payload_notes.fresh(low.draft, flow, there.space.dimension, call.line))
         total = edge_plans.collect(low.draft, flows, plan, nodes, f"{plan.name}/receivers")
         for part, i in enumerate(own):
             out[i] = Elements(nodes.space, Computed(total, part))

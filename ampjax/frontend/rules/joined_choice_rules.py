@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from ampjax.frontend.combinators.tracing import Call
-from ampjax.frontend.deduction.graph_draft import built
-from ampjax.frontend.deduction.index_spaces import Guard, Region
 from ampjax.frontend.deduction.lowering import Lowering, by_dtype
 from ampjax.frontend.deduction.numpy_equations import select
-from ampjax.frontend.deduction.values import Computed, Flow, Value, Wanted, read_of
+from ampjax.frontend.draft import payload_notes
+from ampjax.frontend.draft.graph_draft import built
+from ampjax.frontend.draft.index_spaces import Guard, Region
+from ampjax.frontend.draft.values import Computed, Flow, Value, Wanted, read_of
 from ampjax.frontend.rules.branch_rules import alone, merged, route_by, sent_along, unread
 from ampjax.frontend.rules.loops import leave
 from ampjax.ir.builders import ragged_builders
@@ -70,7 +71,7 @@ def switches(low: Lowering, call: Call, operands: Sequence[Value], region: Regio
     for group in groups:
         kinds = [types[i] for i in group]
         flow = low.pack([together[i] for i in group], kinds, places, word, call.line)
-        flow = low.draft.fresh(flow, word, call.line)
+        flow = payload_notes.fresh(low.draft, flow, word, call.line)
         ways = low.draft.split(flow, lambda s: getattr(s, index), [places] * k, name)
         for number, way in enumerate(ways):
             back = leave(low, way, visits, region, f"{word}/result")

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ampjax.frontend.combinators.tracing import Call
-from ampjax.frontend.deduction.index_spaces import IndexSpace, Region
 from ampjax.frontend.deduction.lowering import Lowering
-from ampjax.frontend.deduction.values import Computed, Elements, Flow, Value
+from ampjax.frontend.draft import payload_notes
+from ampjax.frontend.draft.index_spaces import IndexSpace, Region
+from ampjax.frontend.draft.values import Computed, Elements, Flow, Value
 from ampjax.frontend.rules.foresight import Foresight
 from ampjax.ir.state import State
 
@@ -109,7 +110,7 @@ class Loop:
             self._outer, self._inner = region.within(own.nodes), region.within(self._nodes)
         index, size, name = space.index, space.size, self._name
         start = low.pack(own.init, own.types, self._outer, f"{name}/init", call.line)
-        start = low.draft.fresh(start, f"{name}/init", call.line)
+        start = payload_notes.fresh(low.draft, start, f"{name}/init", call.line)
         some, self._none = low.draft.split(
             start, lambda s: getattr(s, size) > 0, [self._outer, self._outer], f"{name}/any"
         )
@@ -141,13 +142,13 @@ class Loop:
         after = self._low.pack(values, self.own.types, inner, f"{name}/carry", self._call.line)
         is_kept = after.is_fresh or after.kept is self._ahead.fields
         if not after.knows_outer or (self._ahead.fields and not is_kept):
-            after = draft.fresh(after, f"{name}/carry", self._call.line)
+            after = payload_notes.fresh(draft, after, f"{name}/carry", self._call.line)
         last, more = draft.split(after, self._order.ends, [inner, inner], f"{name}/end")
         ways = [more]
         if self._ahead.fields:
             at_end = inner.where(self._ahead.at_end)
             empty, more = draft.split(more, self._ahead.is_at_end, [at_end, inner], f"{name}/word")
-            ways = [more, draft.tell(empty, self._ahead.next_words, f"{name}/word", self._call.line)]
+            ways = [more, payload_notes.tell(draft, empty, self._ahead.next_words, f"{name}/word", self._call.line)]
 
         def go_on(s: State) -> State:
             return s.replace(**{space.index: self._order.after(s)}, **self._ahead.go_on(s))

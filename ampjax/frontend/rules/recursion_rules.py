@@ -15,10 +15,11 @@ import numpy as np
 
 from ampjax.errors import DataError, GraphError
 from ampjax.frontend.combinators.tracing import Call
-from ampjax.frontend.deduction.graph_draft import built
-from ampjax.frontend.deduction.index_spaces import Column, Guard, IndexSpace, Region
 from ampjax.frontend.deduction.lowering import Lowering, by_dtype
-from ampjax.frontend.deduction.values import Computed, Constant, Elements, Flow, Static, Value, Wanted
+from ampjax.frontend.draft import payload_notes
+from ampjax.frontend.draft.graph_draft import built
+from ampjax.frontend.draft.index_spaces import Column, Guard, IndexSpace, Region
+from ampjax.frontend.draft.values import Computed, Constant, Elements, Flow, Static, Value, Wanted
 from ampjax.frontend.rules.branch_rules import split_by
 from ampjax.frontend.rules.sequence_rules import elements_space
 from ampjax.ir.builders import payload_builders, ragged_builders
@@ -42,7 +43,7 @@ def recurse(low: Lowering, call: Call, operands: Sequence[Value], region: Region
     for number, group in enumerate(groups):
         kinds = [types[i] for i in group]
         flow = low.pack([results[i] for i in group], kinds, inner, f"{name}/result", call.line)
-        flow = low.draft.fresh(flow, f"{name}/result", call.line)
+        flow = payload_notes.fresh(low.draft, flow, f"{name}/result", call.line)
         out |= {i: Computed(flow, part) for part, i in enumerate(group)}
         for place in recursion.places:
             place.connect(low, flow, number)
@@ -115,7 +116,7 @@ class _Place:
             kinds = [self.recursion.types[i] for i in group]
             first = low.pack([own[i] for i in group], kinds, self.without, f"{self.name}/init", self.line)
             flow = low.draft.loop(self.region, kinds, self.name, is_fresh=True)
-            self._loops.append((flow, low.draft.fresh(first, f"{self.name}/init", self.line)))
+            self._loops.append((flow, payload_notes.fresh(low.draft, first, f"{self.name}/init", self.line)))
             found |= {i: Computed(flow, part) for part, i in enumerate(group)}
         return [found[i] for i in range(len(init))]
 
@@ -123,7 +124,7 @@ class _Place:
         if not isinstance(value, Computed):
             return value
         field, guard = self._note_has(), self._guards[0]
-        fresh = low.draft.fresh(value.flow, self.name, self.line)
+        fresh = payload_notes.fresh(low.draft, value.flow, self.name, self.line)
         assert guard.column is not None
         return Computed(split_by(low, fresh, field, self._guards, low.draft.name(self.name))[0], value.part)
 

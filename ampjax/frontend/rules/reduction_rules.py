@@ -12,11 +12,11 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import Call
-from ampjax.frontend.deduction.graph_draft import built
-from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.deduction.lowering import Lowering
-from ampjax.frontend.deduction.node_bodies import pack, unpack
-from ampjax.frontend.deduction.values import Computed, Elements, Flow, Static, Value, Wanted
+from ampjax.frontend.draft.graph_draft import built
+from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
+from ampjax.frontend.draft.node_bodies import pack, unpack
+from ampjax.frontend.draft.values import Computed, Elements, Flow, Static, Value, Wanted
 from ampjax.ir.builders import ragged_builders
 
 

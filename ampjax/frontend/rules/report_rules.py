@@ -8,10 +8,11 @@ from typing import Any
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.deduction.equations import Equations, Name, flatten
-from ampjax.frontend.deduction.index_spaces import Region
 from ampjax.frontend.deduction.lowering import Lowering, by_dtype
-from ampjax.frontend.deduction.node_bodies import NodeNote, as_it_is
-from ampjax.frontend.deduction.values import Computed, Elements, LossTerm, Value, Wanted, leaves_of
+from ampjax.frontend.draft import payload_notes
+from ampjax.frontend.draft.index_spaces import Region
+from ampjax.frontend.draft.node_bodies import NodeNote, as_it_is
+from ampjax.frontend.draft.values import Computed, Elements, LossTerm, Value, Wanted, leaves_of
 
 
 def metric(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
@@ -37,8 +38,8 @@ def output(low: Lowering, call: Call, operands: Sequence[Value], region: Region,
         note = NodeNote(
             f"{name}/value", region, [value], [aval], as_it_is, [aval], [[0]], call.line, leaves_of([value])
         )
-        (flow,) = low.draft.compute(note)
-    low.draft.sink(low.draft.fresh(flow, f"{name}/value", call.line), name, call.line)
+        (flow,) = payload_notes.compute(low.draft, note)
+    low.draft.sink(payload_notes.fresh(low.draft, flow, f"{name}/value", call.line), name, call.line)
     return []
 
 
@@ -77,6 +78,6 @@ def node(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
         replicas=call.options["replicas"],
     )
     out: dict[int, Computed] = {}
-    for group, flow in zip(note.groups, low.draft.compute(note), strict=True):
+    for group, flow in zip(note.groups, payload_notes.compute(low.draft, note), strict=True):
         out |= {i: Computed(flow, part) for part, i in enumerate(group)}
     return [out[i] for i in range(len(types))]

@@ -11,10 +11,11 @@ import numpy as np
 
 from ampjax.errors import DataError, GraphError
 from ampjax.frontend.combinators.tracing import Call
-from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.deduction.lowering import Lowering
-from ampjax.frontend.deduction.node_bodies import NodeNote
-from ampjax.frontend.deduction.values import Computed, Constant, Elements, Flow, Static, Value, Wanted
+from ampjax.frontend.draft import payload_notes
+from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
+from ampjax.frontend.draft.node_bodies import NodeNote
+from ampjax.frontend.draft.values import Computed, Constant, Elements, Flow, Static, Value, Wanted
 from ampjax.frontend.rules.first_rounds import begun_apart, first_round
 from ampjax.frontend.rules.foresight import Foresight
 from ampjax.frontend.rules.loops import Loop, carried, leave
@@ -110,7 +111,7 @@ def take(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
                     low.number("taken"), _is_at(space, wanted_row), f"whether the element is taken ({call.line})"
                 )
                 inner = region.within(space)
-                flow = low.draft.fresh(flow, "take", call.line)
+                flow = payload_notes.fresh(low.draft, flow, "take", call.line)
                 chosen, _ = low.draft.split(flow, lambda s, f=field: getattr(s, f) == 1, [inner, inner], "take")
                 taken[id(element.flow)] = leave(low, chosen, space, region, "take/leave")
             results.append(Computed(taken[id(element.flow)], element.part))
@@ -174,7 +175,7 @@ def _row_of(low: Lowering, flow: Flow, is_it: Column, region: Region, call: Call
     note = NodeNote(
         "take", flow.region, [Static(is_it), *rows], [flag, *flow.types], masked, flow.types, group, call.line
     )
-    (chosen,) = low.draft.compute(note)
+    (chosen,) = payload_notes.compute(low.draft, note)
     return group_and_reduce(low, chosen, flow.region.space, region, call, segment_sum)
 
 

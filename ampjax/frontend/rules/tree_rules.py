@@ -10,10 +10,11 @@ import numpy as np
 from ampjax.frontend.combinators.structures import check_trees
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.combinators.tree_combinators import wrong_arity
-from ampjax.frontend.deduction.graph_draft import built
-from ampjax.frontend.deduction.index_spaces import Column, Guard, IndexSpace, Region
 from ampjax.frontend.deduction.lowering import Lowering, by_dtype
-from ampjax.frontend.deduction.values import Computed, Elements, Flow, Static, Value, Wanted
+from ampjax.frontend.draft import payload_notes
+from ampjax.frontend.draft.graph_draft import built
+from ampjax.frontend.draft.index_spaces import Column, Guard, IndexSpace, Region
+from ampjax.frontend.draft.values import Computed, Elements, Flow, Static, Value, Wanted
 from ampjax.frontend.rules.branch_rules import routed
 from ampjax.frontend.rules.loops import leave
 from ampjax.frontend.rules.sequence_rules import elements_space
@@ -117,7 +118,7 @@ def fold(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
     for group, node, first, root in zip(groups, nodes, leaves, roots, strict=True):
         kinds = [types[i] for i in group]
         flow = low.pack([of_branch[i] for i in group], kinds, at_branch, f"{name}/branch", call.line)
-        low.draft.close_loop(node, first, low.draft.fresh(flow, f"{name}/branch", call.line))
+        low.draft.close_loop(node, first, payload_notes.fresh(low.draft, flow, f"{name}/branch", call.line))
         states |= {i: Computed(node, part) for part, i in enumerate(group)}
         if any(n + i in wanted.values for i in group):
             left = leave(low, root, space, region, f"{name}/root")
@@ -144,8 +145,8 @@ def scan(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
     loops: list[tuple[Flow, Flow]] = []
     for group in groups:
         kinds = [types[i] for i in group]
-        start = low.draft.fresh(
-            low.pack([init[i] for i in group], kinds, region, f"{name}/init", call.line), name, call.line
+        start = payload_notes.fresh(
+            low.draft, low.pack([init[i] for i in group], kinds, region, f"{name}/init", call.line), name, call.line
         )
 
         def begin(s: State) -> State:
@@ -161,7 +162,7 @@ def scan(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
     out: dict[int, Computed] = {}
     for group, (first, above) in zip(groups, loops, strict=True):
         flow = low.pack([results[i] for i in group], [types[i] for i in group], inner, f"{name}/below", call.line)
-        flow = low.draft.fresh(flow, f"{name}/below", call.line)
+        flow = payload_notes.fresh(low.draft, flow, f"{name}/below", call.line)
         low.draft.close_loop(above, first, _to_children(low, flow, tree, n_children, call))
         out |= {i: Computed(flow, part) for part, i in enumerate(group)}
     return [Elements(space, out[i]) if i in wanted.values else None for i in range(k)]

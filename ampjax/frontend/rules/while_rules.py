@@ -11,9 +11,10 @@ import numpy as np
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import Call, Traced
 from ampjax.frontend.deduction.equations import calls
-from ampjax.frontend.deduction.index_spaces import Guard, Region
 from ampjax.frontend.deduction.lowering import Lowering, by_dtype
-from ampjax.frontend.deduction.values import Computed, Constant, Static, Value, Wanted
+from ampjax.frontend.draft import payload_notes
+from ampjax.frontend.draft.index_spaces import Guard, Region
+from ampjax.frontend.draft.values import Computed, Constant, Static, Value, Wanted
 from ampjax.frontend.rules.branch_rules import alone, merged, must_be_carried, route_by, routed_by_value
 from ampjax.frontend.rules.loops import leave
 
@@ -63,7 +64,7 @@ def _rounds(
         start = low.pack(
             [given[carried[k]] for k in group], [types[k] for k in group], region, f"{name}/init", call.line
         )
-        start = low.draft.fresh(start, f"{name}/init", call.line)
+        start = payload_notes.fresh(low.draft, start, f"{name}/init", call.line)
         begin = lambda s: s.replace(**dict.fromkeys(space.facts, 0), **{index: 0})
         first = low.draft.relabel(start, inner, begin, f"{name}/first", True)
         loop = low.draft.loop(inner, start.types, name, is_fresh=True)
@@ -80,7 +81,9 @@ def _rounds(
     for group, (first, loop) in zip(groups, loops, strict=True):
         kinds = [types[k] for k in group]
         after = [results[carried[k] - len(closed)] if is_new[k] else places[carried[k]] for k in group]
-        flow = low.draft.fresh(low.pack(after, kinds, inner, f"{name}/carry", call.line), name, call.line)
+        flow = payload_notes.fresh(
+            low.draft, low.pack(after, kinds, inner, f"{name}/carry", call.line), name, call.line
+        )
         flow = route_by(low, flow, choice, [field], lambda s: goes_on(s).astype(np.int64), call)
         again, out = low.draft.split(
             flow, lambda s: (getattr(s, field) == 1) & goes_on(s), [inner, inner], f"{name}/again"

@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from ampjax.errors import GraphError
-from ampjax.frontend.combinators.tracing import type_of
-from ampjax.frontend.deduction.edge_plans import EdgePlan
-from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
-from ampjax.frontend.deduction.node_bodies import NodeNote, PackedBody, as_it_is, unpack
-from ampjax.frontend.deduction.params_nodes import ParamsNodes
-from ampjax.frontend.deduction.values import Computed, Flow, Static, Value
-from ampjax.ir.builders import control_builders, payload_builders, pump_builders, ragged_builders
+from ampjax.frontend.draft.edge_plans import EdgePlan
+from ampjax.frontend.draft.index_spaces import Column, Region
+from ampjax.frontend.draft.params_nodes import ParamsNodes
+from ampjax.frontend.draft.values import Flow
+from ampjax.ir.builders import control_builders, pump_builders, ragged_builders
 from ampjax.ir.builders.replicate_builder import replicate
 from ampjax.ir.graph import Graph, current_graph
 from ampjax.ir.state import State, StateFn
 from ampjax.ir.wires import Wire
-from ampjax.jaxprs.traced_bodies import traced
-from ampjax.nn import TableEmbed
-from ampjax.sparse import Table
 
 if TYPE_CHECKING:
     from ampjax.frontend.instance_columns import Columns
-
-_MOST_COPIED = 16
-"""Entries of a value of an outer space that are pumped anew for each element at most; larger ones are pumped once and sent to each."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +56,9 @@ class Origin:
 
 class GraphDraft:
     """Notes of nodes, in the order in which they are to be built.
+
+    Its methods note pumps, and nodes that move messages; `payload_notes` notes nodes that compute. It has more than 15 methods, since there is one
+    for each way in which a rule moves messages.
 
     Args:
       params: The model's parameters, a dictionary.
@@ -171,7 +166,7 @@ class GraphDraft:
         Raises:
           GraphError: If only the run can tell which rows there are.
         """
-        _require_known(region, name, line)
+        require_known(region, name, line)
         key = (region, tuple(payload), np.dtype(types[0].dtype), tuple(tuple(kind.shape) for kind in types))
         if key in self._pumped:
             return self._pumped[key]
@@ -309,28 +304,6 @@ class GraphDraft:
         self._sinks.add(name)
         self.then(lambda: (pump_builders.sink(name, built(flow)), None)[1])
 
-    def fresh(self, flow: Flow, name: str, line: str) -> Flow:
-        """The same messages with the states of their place."""
-        if flow.is_fresh:
-            return flow
-        copy = self.compute(_copy(flow, name, line))[0]
-        copy.is_late = flow.is_late
-        return copy
-
-    def tell(self, flow: Flow, told: Mapping[str, Column], name: str, line: str) -> Flow:
-        """The same messages with the states of their place, but for some fields.
-
-        Args:
-          flow: The messages.
-          told: These fields' values.
-          name: What the node is called.
-          line: The user's line.
-        """
-        _require_known(flow.region, name, line)
-        copy = self.compute(replace(_copy(flow, name, line), told=told))[0]
-        copy.is_fresh = False
-        return copy
-
     def pair(self, flow: Flow, region: Region, fields: tuple[str, str, str], name: str) -> Flow:
         """Notes copies of each element's message for every element of another sequence of the same row.
 
@@ -356,133 +329,20 @@ class GraphDraft:
         pairs.knows_outer = False
         return pairs
 
-    def compute(self, note: NodeNote) -> list[Flow]:
-        """Notes a node that computes, and the pumps of what it needs from the instance.
+    def place_now(self, region: Region, name: str, line: str, told: Mapping[str, Column]) -> Flow:
+        """A pump of places that is noted while others are built: whether it is needed depends on the fields that there are.
 
         Args:
-          note: What it computes.
-
-        Returns:
-          A wire for each of its groups of results.
+          region: The rows.
+          name: The node that needs it.
+          line: The user's line.
+          told: State fields that have other values than those of their place.
         """
-        flows = [Flow(note.region, [note.results[i] for i in group]) for group in note.groups]
-
-        def connect(outputs: Any) -> None:
-            for flow, wire in zip(flows, outputs if isinstance(outputs, tuple) else (outputs,), strict=True):
-                flow.wire = wire
-
-        if note.table is not None:
-            builder = self._table_builder(note.table)
-        else:
-            builder = self._params_builder(note) if note.leaves else self._plain_builder(note.replicas)
-        self._noted(note, builder, connect)
-        return flows
-
-    def loss(self, note: NodeNote, metrics: Sequence[tuple[str, int, int]]) -> None:
-        """Notes a loss.
-
-        Args:
-          note: What it computes: its first result is the loss.
-          metrics: For each metric, its name and which results are its sum and its count.
-        """
-
-        def builder(name: str, body: PackedBody, join: Any) -> Any:
-            def with_metrics(*payloads: Any) -> Any:
-                results = unpack(body(*payloads), note.results)
-                return results[0], {metric: (results[value], results[count]) for metric, value, count in metrics}
-
-            return payload_builders.loss(name, traced(with_metrics, body.payloads, draws=False), join=join)
-
-        self._noted(note, builder, lambda _: None)
-
-    def _plain_builder(self, replicas: int) -> Callable[..., Any]:
-        def builder(name: str, body: PackedBody, join: Any) -> Any:
-            draws = body.note.draws
-            one = traced(body, body.payloads, draws)
-            made = payload_builders.npt(name, one, outputs=len(body.note.groups), join=join, rng=draws)
-            return replicate(made, replicas)
-
-        return builder
-
-    def _table_builder(self, table: Table) -> Callable[..., Any]:
-        return lambda name, body, join: payload_builders.ppt(name, TableEmbed(table), join=join)
-
-    def _params_builder(self, note: NodeNote) -> Callable[..., Any]:
-        owner = self.params.owner(note.leaves, note.named_by, note.line)
-        owner.users += 1
-        owner.options, owner.replicas = owner.options or note.options, max(owner.replicas, note.replicas)
-        is_first = owner.users == 1
-        if owner.replicas > 1 and not is_first:
-            fix = "Give each place a name and parameters of its own, or copy the whole network: `amp.compile(..., copies=n)`."
-            raise GraphError(note.line, "one place for a node with replicas", f"another place of `{owner.name}`", fix)
-
-        def builder(name: str, body: PackedBody, join: Any) -> Any:
-            tree, leaves = self.params.of(owner)
-            own = replace(body, leaves=leaves)
-            one = traced(own, [jax.tree.map(type_of, tree), *body.payloads], note.draws)
-            same = {"outputs": len(note.groups), "join": join, "rng": note.draws}
-            if is_first:
-                made = payload_builders.ppt(owner.name, one, params=tree, **same, **owner.options)
-            else:
-                made = payload_builders.ppt(name, one, params_of=owner.name, **same)
-            return replicate(made, owner.replicas)
-
-        return builder
-
-    def _noted(self, note: NodeNote, builder: Callable[..., Any], connect: Callable[[Any], None]) -> None:
-        region = note.region
-        wanted = next(iter({key for key, _ in note.leaves}), note.name) if note.leaves else note.name
-        name = self.name(note.named_by or wanted, is_users=bool(note.leaves or note.named_by))
-        self.origins[name] = Origin(note.origin or note.line, region)
-        values = [self._sent_in(value, kind, note) for value, kind in zip(note.inputs, note.types, strict=True)]
-        places: dict[int, tuple[Flow, int]] = {}
-        pumped: dict[np.dtype, list[tuple[int, Column]]] = {}
-        for i, value in enumerate(values):
-            if isinstance(value, Static):
-                pumped.setdefault(np.dtype(note.types[i].dtype), []).append((i, value.column))
-            elif isinstance(value, Computed):
-                places[i] = (value.flow, value.part)
-        computed = {id(flow): flow for flow, _ in places.values()}
-        ports: list[Flow] = []
-        for members in pumped.values():
-            types = [note.types[i] for i, _ in members]
-            columns = [column for _, column in members]
-            flow = self.pump(f"{name}/in", region, columns, types, note.line, note.origin)
-            ports.append(flow)
-            places |= {i: (flow, part) for part, (i, _) in enumerate(members)}
-        ports += sorted(computed.values(), key=lambda flow: not flow.is_fresh)
-        if not ports and region in self.anchors:
-            ports.append(self.anchors[region])
-        elif not ports:
-            _require_known(region, name, note.line)
-
-        def step() -> None:
-            entries = list(ports)
-            if note.told or not entries or not (entries[0].is_fresh or self._has_no_facts(region.space, entries[0])):
-                entries = [self._place_now(region, name, note), *entries]
-            numbers = {id(flow): port for port, flow in enumerate(entries)}
-            where = {i: (numbers[id(flow)], part) for i, (flow, part) in places.items()}
-            body = PackedBody(replace(note, inputs=values), [flow.types for flow in entries], where)
-            # Messages with the same states meet by all of them, so that nodes can be fused; others by what tells rows apart.
-            is_same = region.space.is_set and not note.told and all(flow.is_fresh for flow in entries)
-            join = None if len(entries) < 2 or is_same else region.space.key or ("instance",)
-            connect(builder(name, body, join)(*(built(flow) for flow in entries)))
-
-        self.then(step)
-
-    def _has_no_facts(self, space: IndexSpace, flow: Flow) -> bool:
-        """Whether messages whose states are not those of their place lack nothing: there are no facts that they do not know."""
-        spaces = [] if flow.knows_outer else space.around()[1:]
-        own = {name: column for name, column in space.facts.items() if name not in flow.kept}
-        return all(column is None for facts in (own, *(each.facts for each in spaces)) for column in facts.values())
-
-    def _place_now(self, region: Region, name: str, note: NodeNote) -> Flow:
-        """A pump that is noted while others are built: whether it is needed depends on the fields that there are."""
         if name not in self._places:
             called = self.name(f"{name}/place")
-            place = Flow(region, [jax.ShapeDtypeStruct((), np.int32)], is_fresh=not note.told)
-            self.pumps[called] = PumpPlan(region, (), place.dtype, note.told)
-            self.origins[called] = Origin(note.line, region)
+            place = Flow(region, [jax.ShapeDtypeStruct((), np.int32)], is_fresh=not told)
+            self.pumps[called] = PumpPlan(region, (), place.dtype, told)
+            self.origins[called] = Origin(line, region)
             self._places[name] = called, place
         self._build_pump(*self._places[name])
         return self._places[name][1]
@@ -492,46 +352,6 @@ class GraphDraft:
         make = lambda: pump_builders.pump(name, flow.shape, flow.dtype, space.fields, space.is_ragged)
         flow.wire = self.enter(name, make)
 
-    def _sent_in(self, value: Value, kind: Any, note: NodeNote) -> Value:
-        """A large value of an outer space is pumped once for each of its own rows and sent in from there."""
-        inner = note.region.space
-        if not isinstance(value, Static) or value.column.space is inner or int(np.prod(kind.shape)) <= _MOST_COPIED:
-            return value
-        outer = value.column.space
-        flow = self.pump(f"{note.name}/shared", note.region.within(outer), [value.column], [kind], note.line)
-        for space in reversed(inner.around()[: inner.around().index(outer)]):
-            flow = self.send_in(flow, space, note.name)
-        return Computed(flow)
-
-    def send_in(self, flow: Flow, space: IndexSpace, name: str) -> Flow:
-        """Notes copies of each message for the elements of a sequence that its row has.
-
-        Args:
-          flow: The messages.
-          space: The elements' space.
-          name: What the node is called after.
-        """
-        flow = self.fresh(flow, name, "")
-        size, index, called = space.size, space.index, self.name(f"{name}/each")
-        inner = flow.region.within(space)
-        if space.is_ragged:
-            repeat = lambda: ragged_builders.repeat(built(flow), lambda s: getattr(s, size), called)
-            return self.control(inner, flow.types, repeat)
-
-        def make() -> Wire:
-            facts = dict.fromkeys(space.facts, 0)
-            return ragged_builders.flatmap(
-                built(flow), lambda s: getattr(s, size), lambda s, i: s.replace(**{index: i}, **facts), name=called
-            )
-
-        return self.control(inner, flow.types, make, is_fresh=False)
-
-
-def _copy(flow: Flow, name: str, line: str) -> NodeNote:
-    """A node that gives what it gets."""
-    parts = [Computed(flow, i) for i in range(len(flow.types))]
-    return NodeNote(name, flow.region, parts, flow.types, as_it_is, flow.types, [range(len(parts))], line)
-
 
 def built(flow: Flow) -> Wire:
     """A flow's wire, once it is built."""
@@ -539,7 +359,7 @@ def built(flow: Flow) -> Wire:
     return flow.wire
 
 
-def _require_known(region: Region, name: str, line: str) -> None:
+def require_known(region: Region, name: str, line: str) -> None:
     """Refuses what is pumped where only the run can tell which rows there are."""
     if not region.is_known:
         raise GraphError(

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from ampjax.errors import GraphError, ParameterError
-from ampjax.frontend.deduction.values import Leaf
+from ampjax.frontend.draft.values import Leaf
 from ampjax.ir.graph import Graph
 from ampjax.sparse import Table
 from ampjax.train.initial_params import require_like

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
-from ampjax.frontend.deduction.values import Flow
+from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
+from ampjax.frontend.draft.values import Flow
 from ampjax.ir.builders import pump_builders, ragged_builders
 from ampjax.ir.wires import Wire
 
 if TYPE_CHECKING:
-    from ampjax.frontend.deduction.graph_draft import GraphDraft
+    from ampjax.frontend.draft.graph_draft import GraphDraft
     from ampjax.frontend.instance_columns import Columns
 
 

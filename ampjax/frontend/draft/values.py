@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ampjax.frontend.deduction.index_spaces import Column, IndexSpace, Region
+from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
 from ampjax.ir.wires import Wire
 
 Leaf = tuple[str, int]

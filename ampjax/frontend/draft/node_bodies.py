@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.frontend.deduction.index_spaces import Column, Region
-from ampjax.frontend.deduction.values import Constant, Leaf, OfParams, Value, packed_shape
+from ampjax.frontend.draft.index_spaces import Column, Region
+from ampjax.frontend.draft.values import Constant, Leaf, OfParams, Value, packed_shape
 from ampjax.sparse import Table
 
 Function = Callable[..., Sequence[Any]]

@@ -1,0 +1,160 @@
+"""What needs no message: constants, what follows from parameters alone, and what follows from the instance alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ampjax.errors import GraphError
+from ampjax.frontend.combinators.tracing import Call
+from ampjax.frontend.deduction.equations import Atom, Equation, Known, Name, flatten
+from ampjax.frontend.deduction.opened_functions import Opened, constant_results
+from ampjax.frontend.draft.index_spaces import Column, Region
+from ampjax.frontend.draft.values import Computed, Constant, Elements, Leaf, OfParams, Static, Value, Wanted, leaves_of
+from ampjax.jaxprs.primitives import bind
+
+if TYPE_CHECKING:
+    from ampjax.frontend.deduction.lowering import Lowering
+
+
+class KnownValues:
+    """What is known of a function's values while it is lowered: where each comes from.
+
+    Args:
+      lowering: The lowering of the whole model.
+      region: Where the function is lowered.
+      function: The function.
+
+    Attributes:
+      env: What each name stands for, as far as it is known.
+      statics: For what follows from the instance, the equation that computes it.
+    """
+
+    def __init__(self, lowering: Lowering, region: Region, function: Opened):
+        self.env, self.statics = dict(function.values), dict[Name, Equation]()
+        self._lowering, self._region, self._equations = lowering, region, function.equations
+
+    def value(self, atom: Atom) -> Value:
+        """What an atom stands for, which must be known."""
+        return Constant(atom.value) if isinstance(atom, Known) else self.env[atom]
+
+    def get(self, atom: Atom) -> Value | None:
+        """What an atom stands for; None if it is still to be computed."""
+        return Constant(atom.value) if isinstance(atom, Known) else self.env.get(atom)
+
+    def is_computed(self, atom: Atom) -> bool:
+        """Whether a value comes in a message."""
+        value = self.get(atom)
+        return value is None or isinstance(value, Computed)
+
+    def leaves(self, equation: Equation) -> frozenset[Leaf]:
+        """The parameters that an equation reads."""
+        values = [self.get(atom) for atom in equation.inputs]
+        return leaves_of(values)
+
+    def take_early(self, equation: Equation) -> bool:
+        """Finds out what an equation gives, if that needs no message.
+
+        Returns:
+          Whether it needs none.
+
+        Raises:
+          GraphError: If it reads a whole sequence, whose length is each instance's own.
+        """
+        values = [self.get(atom) for atom in equation.inputs]
+        if equation.call is not None:
+            if not _is_static_call(equation.call, values):
+                return False
+            every = Wanted(set(range(len(equation.outputs))))
+            results = self._lowering.call(equation, values, self._region, every)  # type: ignore[arg-type]
+            self.env |= dict(zip(equation.outputs, results, strict=True))
+            return True
+        if equation.source.primitive.name == "dim_as_value":
+            self.env[equation.outputs[0]] = Static(
+                self._lowering.length_of(str(equation.source.params["dim"]), equation.line)
+            )
+            return True
+        if equation.reads is not None and isinstance(values[0], Static | Constant):
+            self.env[equation.outputs[0]] = values[0]
+            return True
+        self._refuse_sequences(equation, values)
+        leaves = leaves_of(values)
+        is_computed = equation.draws or equation.reads is not None or any(map(self.is_computed, equation.inputs))
+        if is_computed or (leaves and any(isinstance(value, Static) for value in values)):
+            return False
+        self._early(equation, values, leaves)
+        return True
+
+    def _refuse_sequences(self, equation: Equation, values: Sequence[Value | None]) -> None:
+        shapes = [atom.aval.shape for atom in (*equation.inputs, *equation.outputs) if isinstance(atom, Name)]
+        if any(isinstance(value, Elements) for value in values) or any(
+            not isinstance(n, int) for shape in shapes for n in shape
+        ):
+            fix = "Put it into `amp.map`, or use `amp.scan`, `amp.sum`, `amp.max`, `amp.softmax`, `amp.take` or `amp.length`."
+            if equation.source.primitive.name == "iota":
+                fix = "Put the elements' numbers into the example: `np.arange` of its length."
+            got = f"{self._users_word(equation)} on a whole sequence, whose length is each instance's own"
+            raise GraphError(equation.line, "operations on one element", got, fix)
+
+    def _users_word(self, equation: Equation) -> str:
+        """What the user has written: JAX makes several operations of `x[i]`, of which a comparison comes first."""
+        on_line = {other.source.primitive.name for other in self._equations if other.line == equation.line}
+        word = equation.source.primitive.name
+        return "indexing (`gather`)" if word in ("lt", "add", "select_n") and "gather" in on_line else f"`{word}`"
+
+    def _early(self, equation: Equation, values: Sequence[Any], leaves: frozenset[Leaf]) -> None:
+        """An operation that needs no message: on constants, parameters, or the instance's values."""
+        if leaves:
+            for i, name in enumerate(equation.outputs):
+                self.env[name] = OfParams(leaves, _of_params(equation, values, i))
+        elif any(isinstance(value, Static) for value in values):
+            self.statics |= dict.fromkeys(equation.outputs, equation)
+            spaces = [value.column.space for value in values if isinstance(value, Static)]
+            space = max(spaces, key=lambda s: len(s.around()))
+            operands = [v.column.inside(space) if isinstance(v, Static) else v.value for v in values]
+            whole = Column(space, lambda data: data.equation(equation.source, operands))  # type: ignore[arg-type]
+            for i, name in enumerate(equation.outputs):
+                self.env[name] = Static(_Part(whole, i))
+        else:
+            results = constant_results(equation.source, [value.value for value in values])
+            self.env |= {name: Constant(result) for name, result in zip(equation.outputs, results, strict=True)}
+
+
+class _Part(Column):
+    """One result of an operation on columns that has several."""
+
+    def __init__(self, whole: Column, number: int):
+        super().__init__(whole.space, lambda data: data.once(whole, lambda: whole._compute(data))[number])
+
+
+def _is_static_call(call: Call, values: Sequence[Value | None]) -> bool:
+    """Whether a combinator gives something that the instance says, and is to be computed on the host."""
+    if call.kind in ("count", "length"):
+        return True
+    return _has_static_rule(call) and all(_is_static(value) for value in values)
+
+
+def _has_static_rule(call: Call) -> bool:
+    is_simple = call.kind in ("count", "length", "sum", "max", "logsumexp", "take", "read", "switch")
+    if not is_simple and (call.kind != "scan" or call.options["n_carry"]):
+        return False
+    equations = [
+        equation
+        for function in call.functions
+        for equation in flatten(function, dict.fromkeys(function.variables, Known(None)))[0]
+    ]
+    return all(not e.draws and (e.call is None or _has_static_rule(e.call)) for e in equations)
+
+
+def _is_static(value: Value | None) -> bool:
+    while isinstance(value, Elements):
+        value = value.element
+    return isinstance(value, Static | Constant)
+
+
+def _of_params(equation: Equation, values: Sequence[Any], number: int) -> Callable[[Mapping[Leaf, Any]], Any]:
+    def compute(given: Mapping[Leaf, Any]) -> Any:
+        operands = [value.compute(given) if isinstance(value, OfParams) else value.value for value in values]
+        return bind(equation.source, operands)[number]
+
+    return compute
