@@ -5,7 +5,6 @@ A case is a random program with one or two random instances and random parameter
 0.04 to 0.06 s of a processor: half of it to compile the model, a quarter for JAX's derivative of the model as it is.
 """
 
-import gc
 import os
 from contextlib import nullcontext
 from unittest import mock
@@ -37,13 +36,7 @@ SCHEDULES = (
 )
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _few_objects_to_look_at():
-    """Leaves what is there out of garbage collections: what a trace leaves behind is collected a hundred times, JAX's modules each time with it."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+pytestmark = pytest.mark.usefixtures("few_objects")  # what a trace leaves behind is collected a hundred times
 
 
 def check(case):

@@ -5,6 +5,7 @@ import gc
 import os
 import socket
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -60,4 +61,5 @@ def pair(window=None, silence_s=1.0):
 def open_files():
     """This process's files, and memory that has a name."""
     gc.collect()  # an error keeps the channel that raised it
-    return sorted(os.listdir("/proc/self/fd")), sorted(os.listdir("/dev/shm"))
+    folder = Path("/proc/self/fd")
+    return {n: os.readlink(folder / n) for n in os.listdir(folder) if (folder / n).is_symlink()}, os.listdir("/dev/shm")

@@ -171,6 +171,8 @@ class LocalProcess:
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
+        if threading.current_thread() is not self._reader:
+            self._reader.join(_LAST_LINES_S)  # what it has written last, and the file that it is read from
 
     def log_tail(self) -> Sequence[str]:
         """See `Started.log_tail`."""

@@ -18,7 +18,7 @@ from ampjax.cluster.wire.local_endpoints import local_endpoints
 from ampjax.errors import HostError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # hosts can't import a test
-pytestmark = [needs_local, needs_linux]
+pytestmark = [needs_local, needs_linux, pytest.mark.usefixtures("few_objects")]
 
 
 def quiet(**options):

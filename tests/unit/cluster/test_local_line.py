@@ -25,7 +25,7 @@ from ampjax.errors import HostDiedError, HostUnreachableError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # hosts can't import a test
 
-pytestmark = needs_local
+pytestmark = [needs_local, pytest.mark.usefixtures("few_objects")]
 
 
 @settings(max_examples=examples(200), deadline=None)
@@ -201,27 +201,35 @@ def serve(context):
                 context.driver.send(Message("rows", (i,), arrays=found.arrays))
 
 
+def processes_of_hosts(number=None):
+    """Two hosts that talk to each other, of which one may get a signal; their processes, which have been ended."""
+    with spawn(2, serve, HostOptions(patience=Patience(2.0)), LocalLauncher(lambda line: None)) as hosts:
+        hosts[0].channel.send(Message("to", (10,), "host-1"))
+        hosts[1].channel.send(Message("pass", (10,), "host-0"))
+        for i in range(10):
+            assert (hosts[1].channel.receive(20).arrays[0] == i).all()
+        if number is not None:
+            hosts[0].channel.send(Message("to", (4000,)))  # more than there is room for
+            assert hosts[0].channel.receive(20).numbers == (0,)
+            os.kill(hosts[0].process, number)
+            wanted = HostDiedError if number == signal.SIGKILL else HostUnreachableError
+            with pytest.raises(wanted):
+                while hosts[0].channel.receive(20) is not None:
+                    pass
+        return [host.process for host in hosts]
+
+
+@pytest.fixture(scope="module")
+def what_lasts():
+    """Makes what outlives hosts, such as the thread that starts them."""
+    assert not any(map(is_there, processes_of_hosts()))
+
+
 @pytest.mark.slow
 @needs_linux
+@pytest.mark.usefixtures("what_lasts")
 @pytest.mark.parametrize("number", [None, signal.SIGKILL, signal.SIGSTOP])
 def test_processes_leave_nothing_behind(number):
-    def run():
-        with spawn(2, serve, HostOptions(patience=Patience(2.0)), LocalLauncher(lambda line: None)) as hosts:
-            hosts[0].channel.send(Message("to", (10,), "host-1"))
-            hosts[1].channel.send(Message("pass", (10,), "host-0"))
-            for i in range(10):
-                assert (hosts[1].channel.receive(20).arrays[0] == i).all()
-            if number is not None:
-                hosts[0].channel.send(Message("to", (4000,)))  # more than there is room for
-                assert hosts[0].channel.receive(20).numbers == (0,)
-                os.kill(hosts[0].process, number)
-                wanted = HostDiedError if number == signal.SIGKILL else HostUnreachableError
-                with pytest.raises(wanted):
-                    while hosts[0].channel.receive(20) is not None:
-                        pass
-            return [host.process for host in hosts]
-
-    run()  # makes what lasts, such as the thread that starts hosts
     before = open_files()
-    assert not any(map(is_there, run()))
+    assert not any(map(is_there, processes_of_hosts(number)))
     assert open_files() == before

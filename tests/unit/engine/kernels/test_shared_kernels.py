@@ -20,7 +20,7 @@ from ampjax.engine.kernels.segment_kernels import Reduction
 from ampjax.engine.kernels.shared_kernels import KERNELS, SharedKernels
 from ampjax.engine.kernels.wiring import Wiring
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_objects")]
 
 WIRING = Wiring((0,), (0,))
 

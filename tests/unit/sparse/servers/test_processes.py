@@ -27,7 +27,7 @@ from ampjax.sparse.servers.serving import Service
 from ampjax.sparse.table.pending_update import PendingUpdate
 from ampjax.utils.interrupts import uninterrupted
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("few_objects")]
 
 VALUES = np.random.default_rng(0).normal(size=(23, 3)).astype(np.float32)
 ONES = np.ones((3, 3), np.float32)
@@ -329,7 +329,6 @@ def test_servers_end_when_nobody_holds_them():
     assert not is_there(process)
 
 
-@pytest.mark.full
 @pytest.mark.full
 def test_servers_forget_tables_and_updates_that_nobody_holds(processes):
     t, other = table(processes), table(processes)
