@@ -162,6 +162,7 @@ class AnyExecutor(Protocol):
     """Carries launches out, in the order in which it gets them (`engine.executor.Executor` says what each method does).
 
     A failure may show later than the call whose launch has failed; nothing is carried out then before `abandon`.
+    It has more than 15 methods, as `Executor` has.
     """
 
     n_remembered: int

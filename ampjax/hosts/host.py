@@ -47,6 +47,8 @@ class GivenUp(Exception):
 class Host:
     """Carries out batches of operations.
 
+    It has more than 15 methods and twelve attributes: a method for each operation that the driver may send, and what several of them need.
+
     Args:
       number: The host's number.
       executor: Keeps its memory spaces.

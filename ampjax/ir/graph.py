@@ -26,6 +26,7 @@ class Graph:
     """A static graph of nodes that executes dynamic, instance-dependent control flow (AMPNet §3, §4).
 
     Use it in a `with` block: nodes that are made inside belong to it. At the end of the block, the graph is checked and closed.
+    It has more than 15 methods: eleven of them only list its nodes, draw it, or make it work in `with` and in other processes.
 
     Attributes:
       nodes: The nodes by name, in the order in which they were made.

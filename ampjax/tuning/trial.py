@@ -52,6 +52,8 @@ class Goal:
 class Trial:
     """A choice that is tried.
 
+    It has more than twelve attributes: what it is tried with, and how far it has come.
+
     Args:
       choice: The choice.
       trainer: Its trainer.

@@ -17,6 +17,8 @@ LOOSE = {"__init__", "errors", "nn"}
 SAME_SUBJECT = {"permutation"}
 """Names of two files: of a model and of its data."""
 MOST_FILES = 15
+MOST_METHODS, MOST_ATTRIBUTES = 16, 13
+"""A class that has more says why in its docstring ("more than 15 methods")."""
 
 
 def modules() -> dict[str, Path]:
@@ -118,6 +120,36 @@ def test_no_package_has_too_many_files():
 def test_no_two_files_have_one_name():
     counts = Counter(path.stem for path in PACKAGE.rglob("*.py") if not path.stem.startswith("__"))
     assert {name for name, n in counts.items() if n > 1} == SAME_SUBJECT
+
+
+def members(node: ast.ClassDef) -> tuple[int, int]:
+    """A class's methods and attributes, counted."""
+    methods = [each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+    fields = {
+        each.target.id for each in node.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+    }
+    inside = [each for method in methods for each in ast.walk(method) if isinstance(each, ast.Attribute)]
+    set_here = {each.attr for each in inside if isinstance(each.ctx, ast.Store) and ast.unparse(each.value) == "self"}
+    return len(methods), len(fields | set_here)
+
+
+def test_large_classes_say_why():
+    silent = []
+    for name, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                n_methods, n_attributes = members(node)
+                text = (ast.get_docstring(node) or "").replace("\n", " ")
+                if n_methods > MOST_METHODS and "more than 15 methods" not in text:
+                    silent.append(f"{name}.{node.name}: {n_methods} methods")
+                if n_attributes > MOST_ATTRIBUTES and not re.search("more than (15 methods and )?twelve", text):
+                    silent.append(f"{name}.{node.name}: {n_attributes} attributes")
+    assert not silent, "split them, or let their docstrings say why they have more than 15 methods or twelve attributes"
+
+
+def test_members_are_counted():
+    (node,) = ast.parse("class A:\n  x: int\n  def f(self):\n    self.y = self.z\n    other.w = 1").body
+    assert isinstance(node, ast.ClassDef) and members(node) == (1, 2)
 
 
 def test_circles_are_found():

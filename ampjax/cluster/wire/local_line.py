@@ -58,7 +58,7 @@ _LARGEST = _HEAD.size + _MOST_FRAMES * (_FRAME.size + _PAD) + _RECORD_BYTES
 class LocalLine:
     """A `Line` past the network. For one thread at a time.
 
-    It has more than 15 methods, since it has those of `Line`.
+    It has more than 15 methods and twelve attributes, since it has those of `Line`, and two rings.
 
     Args:
       line: The ZeroMQ line to the same peer.

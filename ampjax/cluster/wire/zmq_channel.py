@@ -62,7 +62,7 @@ class Patience(NamedTuple):
 class ZmqChannel:
     """One end; a `Wire` makes it.
 
-    It has more than 15 methods: six are `Channel`'s, and the others answer what the other end may say or leave out, all under one lock.
+    It has more than 15 methods and twelve attributes: six are `Channel`'s, and the others answer what the other end may say or leave out, all under one lock.
 
     Args:
       name: The name of this end.

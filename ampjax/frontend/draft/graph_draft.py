@@ -57,8 +57,8 @@ class Origin:
 class GraphDraft:
     """Notes of nodes, in the order in which they are to be built.
 
-    Its methods note pumps, and nodes that move messages; `payload_notes` notes nodes that compute. It has more than 15 methods, since there is one
-    for each way in which a rule moves messages.
+    Its methods note pumps, and nodes that move messages; `payload_notes` notes nodes that compute. It has more than 15 methods and twelve attributes,
+    since there is one for each way in which a rule moves messages, and each thing that a graph must not have twice.
 
     Args:
       params: The model's parameters, a dictionary.

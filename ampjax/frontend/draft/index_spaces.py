@@ -49,6 +49,8 @@ class Column:
 class IndexSpace:
     """A space: one row per instance (`parent` None), or per element of a sequence that each row of `parent` has.
 
+    It has more than 15 methods: half of them are properties that give the names of its state fields and the spaces around it.
+
     Args:
       parent: The space around it.
       dimension: The sequence's name.

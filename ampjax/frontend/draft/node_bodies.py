@@ -22,6 +22,8 @@ Function = Callable[..., Sequence[Any]]
 class NodeNote:
     """A node that computes.
 
+    It has more than twelve fields: all that is known of a node when it is noted.
+
     Args:
       name: What it is to be called.
       region: The rows of which there is a message each.

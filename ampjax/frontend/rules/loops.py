@@ -86,6 +86,8 @@ def carried(init: Sequence[Value], types: Sequence[Any]) -> list[Carried]:
 class Loop:
     """One wire of a carry: its way around the loop.
 
+    It has more than twelve attributes: the wires of the stations on this way, which different steps of the scan's rule make.
+
     Args:
       low: The lowering.
       own: What the wire carries.

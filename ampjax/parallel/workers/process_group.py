@@ -56,7 +56,7 @@ class ProcessState:
 class ProcessGroup:
     """The servers and workers of a runner.
 
-    It has more than 15 methods, since starting, asking and ending happen under one lock: what one of them finds lost the others must know.
+    It has more than 15 methods and twelve attributes, since starting, asking and ending happen under one lock: what one of them finds lost the others must know.
 
     Args:
       resources: The machines.

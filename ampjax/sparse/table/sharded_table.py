@@ -51,7 +51,7 @@ class Table:
     size. Calls may come from any thread; one runs at a time. A call that raises changes nothing, except for a `ServerError`: if one server
     has ended, others may have made an update already, and the table must be loaded again (`load`).
 
-    It has many methods since it is the only object that users of tables need, and ten of them only describe it. `Shards` handles rows at
+    It has more than 15 methods, since it is the only object that users of tables need, and ten of them only describe it. `Shards` handles rows at
     servers, and `PendingUpdate` updates under way.
 
     Args:
