@@ -153,6 +153,7 @@ def test_what_cannot_travel_harms_no_other_message(pair):
 # ---- the link's rules ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(100))
 @given(st.data(), st.integers(1, 30), st.integers(1, 5))
 def test_a_link_gives_each_message_once_and_in_order_over_a_way_that_loses_repeats_and_shuffles(data, n, most):
@@ -350,6 +351,7 @@ def test_who_has_finished_knows_that_the_other_end_has_got_everything():
         a.finish()  # does not wait for who is gone
 
 
+@pytest.mark.slow
 def test_a_wire_is_closed_with_channels_that_are_being_collected():
     """Weak references to a cycle that is garbage are dead before its objects are gone: sockets must be closed all the same."""
 

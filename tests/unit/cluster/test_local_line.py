@@ -117,6 +117,7 @@ def test_what_is_sent_arrives_whatever_the_sizes_of_frames(messages):
 SIZES = [0, 1, (1 << 15) - 1, 1 << 15, (1 << 15) + 1, 1 << 16, (1 << 22) + 5, 3 * RING_BYTES + 1]
 
 
+@pytest.mark.slow
 def test_messages_of_every_size_both_ways_at_once():
     def messages(seed):
         rng = np.random.default_rng(seed)
