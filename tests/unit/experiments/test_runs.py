@@ -273,8 +273,8 @@ def test_babi15_has_enough_fresh_samples() -> None:
 
 
 def test_intervals_are_what_a_batch_brings() -> None:
-    rows = {"edge0": 30.0, "edge1": 0.01, "update/0": 40.0, "update/1": 32.0}
-    assert intervals(rows, 10) == {"edge0": 300, "edge1": 1, "update/0": 720, "update/1": 720}
+    rows = {"edge0": 30.0, "edge1": 0.01, "unknown": 0.0, "update/0": 40.0, "update/1": 32.0}
+    assert intervals(rows, 10) == {"edge0": 300, "edge1": 1, "unknown": 10, "update/0": 720, "update/1": 720}
 
 
 @pytest.mark.full
