@@ -255,6 +255,12 @@ def test_permutations_replicas_are_made() -> None:
     assert {"operation1/0", "operation1/1"} <= set(task.graph.parameterised)
 
 
+@pytest.mark.long
+def test_permutations_are_learned_with_the_settings_that_users_get(tmp_path: Path) -> None:
+    (history,) = permutation.main(PermutationOptions(out=tmp_path))
+    assert history.best("accuracy") >= 0.97 and len(history) <= 5
+
+
 @pytest.mark.full
 def test_figure_5b_has_a_point_for_each_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = {"n_train": 60, "n_valid": 20, "batch_size": 10, "hidden": 4, "epochs": 1, "max_dispatch_size": 2}
