@@ -33,3 +33,10 @@ def test_a_run_says_whether_the_target_was_reached(tmp_path: Path, capsys: pytes
     reached = history.best("accuracy") >= 0.001
     assert f"target 0.001 {'reached' if reached else 'not reached'}: {history.best('accuracy'):.4f}" in told
     assert "always the most common answer:" in told
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_model_reaches_its_target(name: Name, tmp_path: Path) -> None:
+    (history,) = main(FunctionsOptions(name=name, out=tmp_path))
+    assert history.best("accuracy") >= RECIPES[name].target
