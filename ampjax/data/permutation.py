@@ -5,7 +5,7 @@ end. Of eight operations there are 40,320 orders, so hardly any two instances ha
 section 7).
 
 The task is hard to learn from labels alone, since the label says something about an operation only if what the others do is known in part.
-Four operations are learned in an epoch or two from 100,000 instances; of 10,000 networks learn the answers by heart.
+Four operations are learned in an epoch from 100,000 instances; if there are only 10,000, a network learns their answers by heart.
 """
 
 from __future__ import annotations
