@@ -217,6 +217,7 @@ def _work(options: TuneOptions) -> Work:
     fixed = {name: value for name, value in fixed.items() if name not in space}
     return Work(
         graph if BATCH in space else task.graph,
+        lambda seed: tasks(seed).graph,
         task.train,
         task.valid,
         model.tx or task.tx,
