@@ -14,8 +14,8 @@ from ampjax.errors import SettingsError
 from ampjax.tuning.budget import Budget, OutOfTime
 from ampjax.tuning.candidate import Candidate
 from ampjax.tuning.contest import ROUNDS, contest
-from ampjax.tuning.efficiency import place, predicted_seconds
-from ampjax.tuning.pareto import non_dominated, spread
+from ampjax.tuning.efficiency import predicted_seconds, promising
+from ampjax.tuning.pareto import non_dominated
 from ampjax.tuning.predictor import MakeCost, Predictor, Prepared
 from ampjax.tuning.trial import Goal, Trial
 from ampjax.tuning.tuned import Tuned
@@ -158,17 +158,15 @@ class Search:
             self.predictor.budget = self.budget
 
     def _first(self) -> list[Candidate]:
-        """Those of the front to begin with: of the third that a first guess takes for the best, some that differ much.
+        """Those of the front to begin with: the best ones under different laws of how staleness and updates matter.
 
         They are so few that each trains on a piece at least before the worse half ends; half a piece's time is allowed for its validation.
         """
-        n, ranked = FIRST_TRIALS, self._ranked([])
+        n, front = FIRST_TRIALS, self._front()
         if self.predictor.cost is None:
             piece_s = 1.5 * self.budget.seconds / PIECES
             n = max(LATER_TRIALS, min(n, int(self.budget.left_s / ROUNDS / piece_s)))
-        best = ranked[: max(FIRST_TRIALS, len(ranked) // 3)]
-        places = [(*place(c.simulated), math.log2(max(c.simulated.per_s, 1e-9))) for c in best if c.simulated]
-        return [best[i] for i in spread(places, n)]
+        return [front[i] for i in promising([c.simulated for c in front if c.simulated], n)]
 
     def _next(self, trials: Sequence[Trial]) -> list[Candidate]:
         """Those of the front that the trials so far make more promising than all that were tried."""
@@ -183,14 +181,18 @@ class Search:
         return [c for c, s in zip(left, seconds, strict=True) if s < best_s]
 
     def _ranked(self, trials: Sequence[Trial]) -> list[Candidate]:
-        """The front, the most promising first; of choices with equal figures, which run the same schedule, one."""
+        """The front, the most promising first, after some trials."""
+        front = self._front()
+        seconds = predicted_seconds([c.simulated for c in front if c.simulated], trials)
+        return [front[i] for i in np.argsort(seconds, kind="stable")]
+
+    def _front(self) -> list[Candidate]:
+        """The front; of choices with equal figures, which run the same schedule, one."""
         different: dict[Any, Candidate] = {}
         for choice in self.choices:
             if choice.is_on_front and choice.simulated is not None:
                 different.setdefault((repr(choice.knobs), choice.simulated), choice)
-        choices = list(different.values())
-        seconds = predicted_seconds([c.simulated for c in choices if c.simulated], trials)
-        return [choices[i] for i in np.argsort(seconds, kind="stable")]
+        return list(different.values())
 
     def _begin(self, choices: Sequence[Candidate], shown: Callable[[], object]) -> list[Trial]:
         """Makes trials of choices, ready to train; fewer if time runs out."""
