@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from ampjax.errors import SettingsError
+from ampjax.ir.instances import Subset
 from ampjax.tuning.budget import Budget, OutOfTime
 from ampjax.tuning.candidate import Candidate
 from ampjax.tuning.contest import ROUNDS, contest
 from ampjax.tuning.efficiency import predicted_seconds, promising
 from ampjax.tuning.pareto import non_dominated
+from ampjax.tuning.play_off import play_off
 from ampjax.tuning.predictor import MakeCost, Predictor, Prepared
 from ampjax.tuning.trial import Goal, Trial
 from ampjax.tuning.tuned import Tuned
@@ -76,6 +78,7 @@ class Search:
             with self.reporter.part("tuning, seconds", max(1, left.total)) as left.advance:
                 trials = self._begin(self._first(), left)
                 trials = contest(trials, lambda so_far: self._begin(self._next(so_far), left), self.budget, left)
+                trials = play_off(trials, self._again, self.budget, left)
         except OutOfTime:
             pass
         if not any(trial.pieces for trial in trials):
@@ -213,6 +216,22 @@ class Search:
         if p.cost is None and choice.simulated is not None:
             most = round(choice.simulated.per_s / p.per_instance * self.budget.seconds / PIECES)
         return p.trial(choice, self.prepared[choice.plan_key], self.goal, most)
+
+    def _again(self, finalists: Sequence[Trial], run: int) -> list[Trial]:
+        """Trials of the same choices with another order of instances, ready to train.
+
+        Raises:
+          OutOfTime: If the budget ends before.
+        """
+        trials = []
+        for finalist in finalists:
+            choice = finalist.choice
+            seed = choice.settings["seed"] + run
+            order = np.random.default_rng(seed).permutation(len(finalist.train))
+            trial = self._trial(replace(choice, settings={**choice.settings, "seed": seed}))
+            trials.append(replace(trial, train=Subset(self.predictor.train, order)))
+            trials[-1].warm_up(self.budget)
+        return trials
 
     def _tuned(self, trials: Sequence[Trial], seed: int) -> Tuned:
         tried = [replace(trial.choice, tried=trial.result()) for trial in trials if trial.pieces]
