@@ -20,6 +20,9 @@ RUNS = 3
 CLEAR = 1.5
 """A finalist that needs so many times the other one's seconds has lost, and is stopped there."""
 
+LONGEST = 4.0
+"""Times the seconds of the slower one in the first run, after which a later run has shown nothing and ends."""
+
 RESERVE = 1.5
 """Times what the last run took, on the clock, that must be left of the budget for another one."""
 
@@ -49,7 +52,8 @@ def play_off(
         run: Sequence[Trial] = finalists
         while True:
             began = budget.spent_s
-            runs.append(_to_target(run, budget, progress))
+            most_s = LONGEST * max(runs[0]) if runs else math.inf
+            runs.append(_to_target(run, budget, progress, most_s))
             means = np.exp(np.mean(np.log(runs), axis=0))
             took_s = max(budget.spent_s - began, min(means) * len(finalists))
             if len(runs) == RUNS or max(means) >= CLEAR * min(means) or budget.left_s < RESERVE * took_s:
@@ -65,18 +69,18 @@ def play_off(
     return [finalists[i] for i in np.argsort(means, kind="stable")] + others
 
 
-def _to_target(trials: Sequence[Trial], budget: Budget, progress: Callable[[], object]) -> list[float]:
-    """Trains trials in turn to the target; gives the seconds of each, of one that was stopped those until then.
+def _to_target(trials: Sequence[Trial], budget: Budget, progress: Callable[[], object], most_s: float) -> list[float]:
+    """Trains trials in turn to the target, each for some seconds at most; gives the seconds of each, of one that was stopped those until then.
 
     Raises:
-      OutOfTime: If the budget ends before.
+      OutOfTime: If the budget ends before, or none comes to the target.
     """
 
     def needed_s(trial: Trial) -> float:
         return math.inf if (reached := trial.to_target) is None else reached[0]
 
     def goes_on(trial: Trial) -> bool:
-        hopeless = trial.has_diverged or trial.seconds[-1] >= CLEAR * min(map(needed_s, trials))
+        hopeless = trial.has_diverged or trial.seconds[-1] >= min(most_s, CLEAR * min(map(needed_s, trials)))
         return trial.to_target is None and not (trial.pieces and hopeless)
 
     while able := [trial for trial in trials if goes_on(trial)]:
@@ -84,6 +88,6 @@ def _to_target(trials: Sequence[Trial], budget: Budget, progress: Callable[[], o
         min(able, key=lambda trial: trial.seconds[-1]).advance(budget)
         progress()
     best_s = min(map(needed_s, trials))
-    if not math.isfinite(best_s):  # all have diverged
+    if not math.isfinite(best_s):  # all have diverged, or train for too long
         raise OutOfTime
     return [max(min(needed_s(trial), CLEAR * best_s), 1e-9) for trial in trials]

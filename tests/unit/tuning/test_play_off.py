@@ -86,3 +86,11 @@ def test_a_run_in_which_all_diverge_does_not_count():
 
     assert play_off(trials, again, Budget(1000.0, clock)) == trials
     assert [len(trial.runs) for trial in trials] == [1, 1]
+
+
+def test_a_run_in_which_nobody_comes_to_the_target_ends_and_does_not_count():
+    clock = Clock()
+    first, second = reached(clock, 0.3), reached(clock, 0.25)
+    stuck = [Told(clock, 0.1, top=0.5), Told(clock, 0.1, top=0.5)]
+    assert play_off([first, second], lambda finalists, run: stuck, Budget(1e9, clock)) == [first, second]
+    assert first.runs == pytest.approx((3.0,)) and all(trial.seconds[-1] <= 4 * 3.6 + 1 for trial in stuck)
