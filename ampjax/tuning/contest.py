@@ -1,4 +1,4 @@
-"""Trials in turn: the trial that has trained least goes next, and after each round the worse half ends (successive halving).
+"""Trials in turn: the trial that has trained least goes next, and after each round the less promising half ends (successive halving).
 
 So all trials that are compared have trained for the same seconds, in pieces that alternate: what else the machine does meets all alike.
 Li et al., "Hyperband" (JMLR 2018), section 2, with seconds of training as the resource.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from ampjax.tuning.budget import Budget, OutOfTime
 from ampjax.tuning.trial import Trial
 
@@ -16,6 +18,9 @@ Admit = Callable[[Sequence[Trial]], Sequence[Trial]]
 
 ROUNDS = 4
 """Rounds that share the budget equally; more follow where all ends sooner."""
+
+AHEAD = 1.0
+"""How far trials look ahead, as a multiple of the examples that the best one has had: a round of successive halving doubles them."""
 
 
 def contest(
@@ -30,14 +35,16 @@ def contest(
       progress: Called after each piece.
 
     Returns:
-      All trials, the best first.
+      All trials, the best first: those that were left at the end, then those that ended, the last ones first.
     """
     began, left, alive, n = budget.spent_s, budget.left_s, list(trials), 0
+    ended: list[Trial] = []
     try:
         while budget.left_s > 0:
             n += 1
             _round(alive, trials, budget, began + left * min(1.0, n / ROUNDS), progress)
-            alive = standings(alive)[: max(1, (len(alive) + 1) // 2)]
+            ranked, n_left = prospects(alive), max(1, (len(alive) + 1) // 2)
+            alive, ended = ranked[:n_left], ranked[n_left:] + ended
             entrants = list(admit(trials))
             trials += entrants
             alive += entrants
@@ -45,8 +52,7 @@ def contest(
                 break
     except OutOfTime:
         pass
-    last = standings(alive)
-    return last + standings([trial for trial in trials if trial not in last])
+    return standings(alive) + ended
 
 
 def standings(trials: Sequence[Trial]) -> list[Trial]:
@@ -55,7 +61,7 @@ def standings(trials: Sequence[Trial]) -> list[Trial]:
     Args:
       trials: The trials.
     """
-    common = min((trial.seconds[-1] for trial in trials if trial.to_target is None), default=0.0)
+    common = _common_s(trials)
 
     def rank(trial: Trial) -> tuple[float, float, float]:
         reached = trial.to_target
@@ -64,6 +70,42 @@ def standings(trials: Sequence[Trial]) -> list[Trial]:
         return 1.0 + trial.has_diverged, trial.goal.badness(trial.value_at(common)), -trial.seconds[-1]
 
     return sorted(trials, key=rank)
+
+
+def prospects(trials: Sequence[Trial]) -> list[Trial]:
+    """Ranks trials by what is to be expected of them: as `standings`, but those on their way by the seconds that they still need.
+
+    They are to come to where the best one will be when it has had as many examples again (`AHEAD`). All are taken to learn as the best one
+    did: who is where it was after some examples lacks all those that followed, and goes on at its own rate. So a slow beginning, for want of
+    updates, counts once, and the rate counts to the end. By the values alone, the fastest choice would often end early.
+
+    Args:
+      trials: The trials.
+    """
+    ranked = standings(trials)
+    behind = [trial for trial in ranked if _is_on_its_way(trial)]
+    common = _common_s(behind)
+    if not common:
+        return ranked
+    best = behind[0]
+    there = float(np.interp(common, best.seconds, best.examples))
+
+    def remaining_s(trial: Trial) -> float:
+        reached = best.to_value(trial.value_at(common))
+        had = there if reached is None else reached[1]
+        return ((1 + AHEAD) * there - had) * trial.seconds[-1] / trial.examples[-1]
+
+    n = ranked.index(best)
+    return ranked[:n] + sorted(behind, key=remaining_s) + ranked[n + len(behind) :]
+
+
+def _is_on_its_way(trial: Trial) -> bool:
+    return trial.to_target is None and not trial.has_diverged
+
+
+def _common_s(trials: Sequence[Trial]) -> float:
+    """Seconds that all have trained that are on their way."""
+    return min((trial.seconds[-1] for trial in trials if _is_on_its_way(trial)), default=0.0)
 
 
 def _round(

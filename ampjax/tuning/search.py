@@ -163,7 +163,7 @@ class Search:
     def _first(self) -> list[Candidate]:
         """Those of the front to begin with: the best ones under different laws of how staleness and updates matter.
 
-        They are so few that each trains on a piece at least before the worse half ends; half a piece's time is allowed for its validation.
+        They are so few that each trains on a piece at least before half of them end; half a piece's time is allowed for its validation.
         """
         n, front = FIRST_TRIALS, self._front()
         if self.predictor.cost is None:

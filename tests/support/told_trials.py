@@ -34,3 +34,17 @@ class Told(Trial):
         self.examples.append(self.examples[-1] + 100 * self.piece_s)
         self.values.append(min(self.top, self.rate * self.seconds[-1]))
         self.staleness.append(0.0)
+
+
+class Lagging(Told):
+    """A trial at `per_s` examples a second whose accuracy is a ten-thousandth of its examples beyond the first `lag`; a piece takes a second."""
+
+    def __init__(self, clock, per_s, lag=0.0):
+        super().__init__(clock, 0.0)
+        self.per_s, self.lag = per_s, lag
+        self.values[0] = max(0.0, -lag) / 1e4
+
+    def advance(self, budget):
+        super().advance(budget)
+        self.examples[-1] = self.per_s * self.seconds[-1]
+        self.values[-1] = max(0.0, self.examples[-1] - self.lag) / 1e4

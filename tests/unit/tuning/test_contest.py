@@ -2,11 +2,15 @@
 
 import math
 
+import numpy as np
 import pytest
-from support.told_trials import Clock, Told
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.effort import examples
+from support.told_trials import Clock, Lagging, Told
 
 from ampjax.tuning.budget import Budget
-from ampjax.tuning.contest import contest, standings
+from ampjax.tuning.contest import AHEAD, contest, prospects, standings
 from ampjax.tuning.trial import Goal
 
 
@@ -77,6 +81,61 @@ def test_standings_compare_at_the_same_seconds():
             trial.advance(Budget(1000.0, clock))
     assert long.values[-1] > short.values[-1]
     assert standings([long, short]) == [short, long]
+
+
+def advanced(trials, n):
+    """Trials after some pieces each."""
+    for trial in trials:
+        for _ in range(n):
+            trial.advance(Budget(1e9, trial.clock))
+    return trials
+
+
+def test_who_begins_slowly_but_is_fast_has_prospects():
+    clock = Clock()
+    steady, fast, slow_and_late = advanced([Lagging(clock, 100), Lagging(clock, 150, 120), Lagging(clock, 90, 10)], 2)
+    assert standings([fast, slow_and_late, steady]) == [steady, fast, slow_and_late]
+    assert prospects([steady, slow_and_late, fast]) == [fast, steady, slow_and_late]
+    steady, hopeless = advanced([Lagging(clock, 100), Lagging(clock, 150, 290)], 2)
+    assert prospects([hopeless, steady]) == [steady, hopeless]
+
+
+@settings(max_examples=examples(100))
+@given(
+    st.lists(st.tuples(st.floats(100, 400), st.floats(0, 50)), min_size=1, max_size=6),
+    st.integers(1, 4),
+)
+def test_prospects_are_true_where_all_learn_alike_but_for_a_head_start(rates_and_heads, n):
+    """The oracle: the time at which each comes to where the best will be, in closed form."""
+    clock = Clock()
+    trials = advanced([Lagging(clock, rate, -head) for rate, head in rates_and_heads], n)
+    rate, head = max(rates_and_heads, key=lambda own: n * own[0] + own[1])
+    there = head + (1 + AHEAD) * n * rate
+    needed_s = {id(t): (there + t.lag) / t.per_s for t in trials}
+    ranked = [needed_s[id(t)] for t in prospects(trials)]
+    assert len(ranked) == len(trials) and ranked == pytest.approx(sorted(ranked))
+    assert np.isfinite(ranked).all()
+
+
+def test_who_has_reached_the_target_is_before_all_prospects_and_who_has_diverged_behind():
+    clock = Clock()
+    done, good, poor, bad = Told(clock, 0.9), Told(clock, 0.2), Told(clock, 0.1), Told(clock, math.nan, top=math.nan)
+    advanced([done, good, poor, bad], 2)
+    assert prospects([bad, poor, good, done]) == [done, good, poor, bad]
+
+
+def test_before_the_first_piece_nobody_has_prospects():
+    clock = Clock()
+    begun, fresh = advanced([Told(clock, 0.1)], 1)[0], Told(clock, 0.1)
+    assert prospects([begun, fresh]) == standings([begun, fresh])
+
+
+def test_who_lasted_longer_is_before_who_ended_sooner():
+    clock = Clock()
+    best, early, later = Lagging(clock, 110), Lagging(clock, 80), Lagging(clock, 105, 60)
+    ranked = contest([best, early, later], nobody, Budget(48.0, clock))
+    assert standings([early, later]) == [early, later] and early.pieces < later.pieces < best.pieces
+    assert ranked == [best, later, early]
 
 
 def test_values_between_two_validations_are_interpolated():
