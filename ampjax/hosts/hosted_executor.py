@@ -46,6 +46,7 @@ class HostedExecutor:
 
     def __init__(self, plan: Plan, fleet: Fleet, store: HostedStore):
         self.plan, self.fleet, self.store = plan, fleet, store
+        self.n_hosts = fleet.layout.n_hosts
         self._names = Names.of(plan)
         self.losses, self.fences = HostedLosses(plan, fleet), HostedFences(fleet)
         self.timing = HostedTiming(plan, fleet)
