@@ -13,12 +13,11 @@ from functools import partial
 
 import jax
 
-from ampjax.drivers.host_order import decides_for_hosts, expected_cost
+from ampjax.drivers.host_order import has_expected_order, in_expected_order
 from ampjax.drivers.hosted_timer import HostedTimer
 from ampjax.drivers.run import Loop
 from ampjax.drivers.sampling_timer import SamplingTimer
 from ampjax.drivers.tracer import Tracer
-from ampjax.drivers.virtual_driver import VirtualDriver
 from ampjax.drivers.waiting_timer import WaitingTimer
 from ampjax.engine.executor_protocol import AnyExecutor
 from ampjax.sched import columns as c
@@ -59,7 +58,7 @@ class AsyncioDriver:
             self._start_trace(self._trace)
         try:
             async with asyncio.TaskGroup() as self._group:
-                if decides_for_hosts(self._loop):
+                if has_expected_order(self._loop):
                     self._group.create_task(self._all_workers(), name="ampjax workers")
                 else:
                     self._loop.settle()
@@ -76,8 +75,10 @@ class AsyncioDriver:
         """Decides for the workers of all hosts in the order in which their dispatches are expected to end."""
         clock, workers = self._loop.scheduler.tables.t.clock, range(self._loop.scheduler.plan.workers)
         issued = int(clock[c.NOW])
-        for _ in VirtualDriver(self._loop, expected_cost(self._loop.scheduler.plan)).steps(self._trace is not None):
-            if clock[c.NOW] - issued >= FENCE_EVERY:
+        import os
+        self._run_ahead = max(self._run_ahead, int(os.environ.get("VAHEAD", "256")))
+        for _ in in_expected_order(self._loop, self._trace is not None):
+            if clock[c.NOW] - issued >= FENCE_EVERY * len(workers):
                 issued = int(clock[c.NOW])
                 for worker in workers:
                     await self._keep_pace(worker, "what was decided last")

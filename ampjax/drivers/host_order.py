@@ -8,26 +8,19 @@ keeps hosts busy is that they are asked in turn, and that rows between them take
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterator
 
 from ampjax.drivers.cost import FlopsCost
 from ampjax.drivers.run import Loop
+from ampjax.drivers.virtual_driver import VirtualDriver
 from ampjax.plan.planner import Plan
+from ampjax.sched.virtual_time import VirtualTime
 
 OPERATIONS_PER_S, DISPATCH_NS = 5e10, 50_000
-"""A core's."""
+"""What a core does in a second, and what it takes for any dispatch."""
 
 BETWEEN_HOSTS_NS, BETWEEN_HOSTS_PER_S = 500_000, 1e9
-"""What rows take from one host to another, with the batch that brings the launch; bytes in a second."""
-
-
-def decides_for_hosts(loop: Loop) -> bool:
-    """Whether a run's dispatches are decided in expected order: there are several hosts, and control does not wait for payloads.
-
-    Args:
-      loop: The run.
-    """
-    return loop.executor is not None and loop.executor.n_hosts > 1 and loop.scheduler.admission.foresees
+"""What rows take from one host to another, and bytes in a second; the host that they go to does something else meanwhile."""
 
 
 def expected_cost(plan: Plan) -> FlopsCost:
@@ -36,13 +29,48 @@ def expected_cost(plan: Plan) -> FlopsCost:
     Args:
       plan: The plan.
     """
-    flops, other, lat, bw = map(float, os.environ["VCOST"].split(",")) if "VCOST" in os.environ else (OPERATIONS_PER_S, DISPATCH_NS, BETWEEN_HOSTS_NS, BETWEEN_HOSTS_PER_S)
     return FlopsCost(
         plan,
-        flops,
-        int(other),
+        OPERATIONS_PER_S,
+        DISPATCH_NS,
         workers_per_host=1,
-        host_latency_ns=int(lat),
-        host_bytes_per_s=bw,
+        host_latency_ns=BETWEEN_HOSTS_NS,
+        host_bytes_per_s=BETWEEN_HOSTS_PER_S,
         goes_on=True,
     )
+
+
+def has_expected_order(loop: Loop) -> bool:
+    """Whether a run's dispatches are decided in expected order: there are several hosts, and control waits for no payload.
+
+    Args:
+      loop: The run.
+    """
+    return loop.executor is not None and loop.executor.n_hosts > 1 and loop.scheduler.admission.foresees
+
+
+def in_expected_order(loop: Loop, one_by_one: bool = False) -> Iterator[None]:
+    """Decides until everything has ended; stops now and then, so that others can do something, too.
+
+    Args:
+      loop: The run.
+      one_by_one: Whether instruments are told of each dispatch before the next one is decided.
+
+    Raises:
+      DeadlockError: If nothing can move.
+    """
+    plan = loop.scheduler.plan
+    cost = expected_cost(plan)
+    if one_by_one or not loop.foresees:
+        yield from VirtualDriver(loop, cost).steps(one_by_one=True)
+        return
+    loop.settle()
+    time = VirtualTime(cost.rates(), plan.workers)
+    while True:
+        loop.take_changes()
+        if not loop.advance(time):
+            loop.queue.carry_out()
+            if loop.finished():
+                return
+            time.ask_all()
+        yield

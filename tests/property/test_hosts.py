@@ -135,7 +135,7 @@ def test_predictions_and_checkpoints(tmp_path):
     here.save(tmp_path / "checkpoint")
     there.restore(tmp_path / "checkpoint")
     assert_same(there.params, here.params)
-    assert here.evaluate(data) == there.evaluate(data)
+    assert here.evaluate(data) == pytest.approx(there.evaluate(data), rel=1e-6)  # losses are added up in another order
     assert there.device_bytes.keys() == here.device_bytes.keys()
     there.set_params({next(iter(here.params)): next(iter(here.params.values()))})
     there.save(tmp_path / "checkpoint")
