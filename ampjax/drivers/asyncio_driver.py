@@ -76,6 +76,7 @@ class AsyncioDriver:
         clock, workers = self._loop.scheduler.tables.t.clock, range(self._loop.scheduler.plan.workers)
         issued = int(clock[c.NOW])
         import os
+
         self._run_ahead = max(self._run_ahead, int(os.environ.get("VAHEAD", "256")))
         for _ in in_expected_order(self._loop, self._trace is not None):
             if clock[c.NOW] - issued >= FENCE_EVERY * len(workers):

@@ -26,7 +26,7 @@ from ampjax.hosts.operations import CHANGE, FEED, FORGET, LAUNCH, TAKE, Names, O
 from ampjax.hosts.questions import Answer, answer, leaves_of, with_leaves
 from ampjax.hosts.row_exchange import GivenUp, RowExchange
 from ampjax.sched.decisions.dispatch import BACKWARD, UPDATE
-from ampjax.sched.decisions.packs import MOST_COALESCED, PackMemory
+from ampjax.sched.decisions.packs import PackMemory
 from ampjax.sched.decisions.parameter_changes import Average, Change, Merge, nodes_of
 
 AHEAD = 2
@@ -148,11 +148,11 @@ class Host:
         if operation.code == LAUNCH:
             assert isinstance(what, Launch)
             rows.write_for(what)
-            following = self._may_follow(islice(behind, MOST_COALESCED - 1))
             if self._timer is not None and self._timer.wants(what):
-                following.clear()
-            n = n_coalesced(what, following, executor.can_coalesce)
-            self._issue([what, *following[: n - 1]])
+                behind = iter(())
+            together = [what]
+            n = n_coalesced(what, self._next_launches(behind, together), executor.can_coalesce)
+            self._issue(together[:n])
             return n
         if operation.code == FEED:
             executor.feed([what])  # type: ignore[list-item] - a feed
@@ -167,15 +167,14 @@ class Host:
             rows.await_rows(operation.peer, what)  # type: ignore[arg-type]
         return 1
 
-    def _may_follow(self, behind: Iterator[Operation]) -> list[Launch]:
-        """The launches that come next, up to one that needs rows which have not come."""
-        found = []
+    def _next_launches(self, behind: Iterator[Operation], together: list[Launch]) -> Iterator[Launch]:
+        """The launches that come next, up to one that needs rows which have not come; each is also added to `together`."""
         for operation in behind:
             launch = operation.what
             if operation.code != LAUNCH or not isinstance(launch, Launch) or self._rows.needs(launch):
-                break
-            found.append(launch)
-        return found
+                return
+            together.append(launch)
+            yield launch
 
     def _issue(self, launches: Coalesced) -> None:
         """Issues launches that coalesce, and the parameter changes of the last one."""

@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from ampjax.cluster import Channel, Message
@@ -36,7 +35,7 @@ class _Outgoing(NamedTuple):
 
     @property
     def is_computed(self) -> bool:
-        return not isinstance(self.rows, jax.Array) or self.rows.is_ready()
+        return isinstance(self.rows, np.ndarray) or self.rows.is_ready()
 
 
 class _Awaited(NamedTuple):

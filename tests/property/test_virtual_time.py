@@ -40,7 +40,12 @@ def assert_the_same(seed, schedule, flops, purpose, goes_on=False, capacity=256)
     case, s = random_one(seed), replace(schedule.settings, check=False)
     spaces = [w % schedule.devices for w in range(s.workers)]
     plan = make_plan(case.graph, assign(case.graph, s.workers, s.affinity, s.seed), spaces, s.fuse)
-    between = {"workers_per_host": 1 if goes_on else 2, "host_latency_ns": 50, "host_bytes_per_s": 3e8, "goes_on": goes_on}
+    between = {
+        "workers_per_host": 1 if goes_on else 2,
+        "host_latency_ns": 50,
+        "host_bytes_per_s": 3e8,
+        "goes_on": goes_on,
+    }
     cost, told = FlopsCost(plan, flops=flops, other_ns=3, latency_ns=20, bytes_per_s=1e9, **between), []
     decides = ("_by_table",) * all(stage.route_by is None for stage in plan.stages), ("_in_turn",) * (s.workers == 1)
     for steps in (*itertools.chain(*decides), "_one_by_one"):

@@ -1,0 +1,130 @@
+"""Rows on their way between hosts: who waits for what, and in which order they are written."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ampjax.cluster.wire.memory_channel import memory_pair
+from ampjax.engine.kernels.launch import Launch
+from ampjax.hosts.row_exchange import GivenUp, RowExchange
+
+
+def launch(number, *instances):
+    """A launch of messages of some instances."""
+    n = len(instances)
+    return Launch(number, 0, 0, "forward", n, n, pack=np.array([*[0] * 2 * n, *instances], np.int32))
+
+
+class Both:
+    """Two hosts; what the second one has written."""
+
+    def __init__(self):
+        here, there = memory_pair("a", "b")
+        self.written, self.waits = [], 0
+        self.first = RowExchange({1: here}, self._write, self._wait, int)
+        self.second = RowExchange({0: there}, self._write, self._wait, int)
+
+    def _write(self, launch, since, rows):
+        self.written.append((launch.number, rows.tolist()))
+
+    def _wait(self):
+        self.waits += 1
+        raise GivenUp
+
+
+def test_a_host_goes_on_until_it_needs_rows():
+    both = Both()
+    both.second.await_rows(0, launch(1, 4, 5))
+    both.second.write_for(launch(2, 6, 7))
+    assert not both.written and not both.waits
+    assert both.second.needs(launch(3, 5)) and not both.second.needs(launch(3, 6))
+    with pytest.raises(GivenUp):
+        both.second.write_for(launch(3, 5))
+    both.first.send(1, 1, [np.array([1.0])])
+    both.second.write_for(launch(3, 5))
+    assert both.written == [(1, [1.0])] and not both.second.needs(launch(3, 5))
+
+
+def test_rows_that_are_not_computed_are_sent_later():
+    class Rows:
+        """Rows that are being computed."""
+
+        ready = False
+
+        def is_ready(self):
+            return self.ready
+
+        def __array__(self, dtype=None, copy=None):
+            return np.array([2.0])
+
+    both, rows = Both(), Rows()
+    both.second.await_rows(0, launch(1, 4))
+    both.first.send_later(1, 1, 1, rows)
+    both.first.send_computed()
+    both.second.write_received()
+    assert not both.written
+    rows.ready = True
+    both.first.send_computed()
+    both.second.write_received()
+    assert both.written == [(1, [2.0])]
+
+
+def test_who_waits_sends_first_what_others_wait_for():
+    both = Both()
+    both.first.send_later(1, 1, 1, np.array([1.0]))
+    both.first.await_rows(1, launch(2, 4))
+    with pytest.raises(GivenUp):
+        both.first.write_for(launch(3, 4))
+    both.second.await_rows(0, launch(1, 4))
+    assert both.written == [(1, [1.0])]
+
+
+def test_only_rows_of_earlier_batches():
+    both = Both()
+    for batch in (1, 2):
+        both.first.send_later(batch, 1, batch, np.array([batch]))
+        both.second.await_rows(0, launch(batch, batch))
+    both.first.send_all(up_to=1)
+    both.second.write_received()
+    assert both.written == [(1, [1])]
+
+
+def test_what_was_given_up_is_dropped():
+    both = Both()
+    both.first.send(1, 1, [np.array([1.0])])
+    both.first.send_later(1, 1, 2, np.array([2.0]))
+    for end in (both.first, both.second):
+        end.give_up(1)
+    both.first.send(1, 3, [np.array([3.0])])
+    both.second.await_rows(0, launch(3, 4))
+    both.second.finish()
+    both.first.finish()
+    assert both.written == [(3, [3.0])]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), max_size=30), st.data())
+def test_each_launch_finds_what_was_written_before_it_for_its_instance(operations, data):
+    """Whenever rows come: a launch finds those of its instance, all written in the order of decision, as if each had been waited for."""
+    both, sent = Both(), 0
+    numbers = [number for number, (is_transfer, _) in enumerate(operations) if is_transfer]
+
+    def send(n):
+        nonlocal sent
+        for number in numbers[sent:n]:
+            both.first.send(1, number, [np.array([number])])
+        sent = max(sent, n)
+
+    before = []
+    for number, (is_transfer, instance) in enumerate(operations):
+        send(data.draw(st.integers(0, len(numbers))))
+        if is_transfer:
+            both.second.await_rows(0, launch(number, instance))
+            before.append((number, instance))
+        else:
+            send(len(before))
+            both.second.write_for(launch(number, instance))
+            assert {n for n, i in before if i == instance} <= {n for n, _ in both.written}
+    send(len(numbers))
+    both.second.finish()
+    assert [n for n, _ in both.written] == numbers
