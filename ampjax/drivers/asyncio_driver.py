@@ -28,6 +28,9 @@ from ampjax.utils.wait_with_warning import wait_with_warning
 FENCE_EVERY = 16
 """Dispatches between two fences on a worker's device."""
 
+HOSTS_AHEAD = 256
+"""Dispatches that a worker of a host may be sent before it has done them: some batches, so that the host has one while another is on its way."""
+
 
 class AsyncioDriver:
     """Drives a run in the current event loop.

@@ -36,7 +36,7 @@ def expected_cost(plan: Plan) -> FlopsCost:
         workers_per_host=1,
         host_latency_ns=BETWEEN_HOSTS_NS,
         host_bytes_per_s=BETWEEN_HOSTS_PER_S,
-        goes_on=True,
+        overlap=True,
     )
 
 

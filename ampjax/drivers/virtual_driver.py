@@ -38,7 +38,7 @@ class VirtualDriver:
     def __init__(self, loop: Loop, cost: Cost, trace: Trace | None = None, now_ns: int = 0):
         self._loop, self._cost, self._trace = loop, cost, trace
         self.now_ns = now_ns
-        self._goes_on = cost.stages_that_go_on if isinstance(cost, FlopsCost) else frozenset[int]()
+        self._overlapping = cost.overlapping if isinstance(cost, FlopsCost) else frozenset[int]()
 
     def run(self) -> int:
         """Runs until everything has ended; returns the time that has passed, in nanoseconds.
@@ -122,7 +122,7 @@ class VirtualDriver:
                 continue
             self.now_ns, _, dispatch = heapq.heappop(under_way)
             self._loop.done(dispatch)
-            ended = set() if dispatch.stage in self._goes_on else {dispatch.worker}
+            ended = set() if dispatch.stage in self._overlapping else {dispatch.worker}
             idle |= ended
             # A worker that had nothing to do, and for which nothing has come, need not be asked. A trace asks all, to tell why they wait.
             woken = ended.union(blocked) | self._loop.scheduler.queues.woken()
@@ -141,7 +141,7 @@ class VirtualDriver:
                 heapq.heappush(under_way, (end, dispatch.number, dispatch))
                 if tracer is not None:
                     self._note(tracer, dispatch, end)
-                if dispatch.stage not in self._goes_on:
+                if dispatch.stage not in self._overlapping:
                     idle.remove(worker)
                     break
             else:
@@ -149,6 +149,7 @@ class VirtualDriver:
                     blocked.append(worker)
                 if tracer is not None:
                     tracer.idle(worker)
+                self._loop.idle(worker)
         return blocked
 
     def _note(self, tracer: Tracer, dispatch: Dispatch, end_ns: int) -> None:

@@ -222,12 +222,12 @@ TO_ASK: A list, not by worker: the workers that are asked; the `N_BLOCKED` block
 IDLE = -1
 
 # What dispatches cost in virtual time (`Rates`), float64. `queues`: a line for each queue.
-FIRST_TERM, N_TERMS, FIXED_NS, ROW_BYTES, GOES_ON = range(5)
+FIRST_TERM, N_TERMS, FIXED_NS, ROW_BYTES, OVERLAPS = range(5)
 """FIRST_TERM: The line of the terms where its terms begin.
 N_TERMS: How many terms it has.
 FIXED_NS: Nanoseconds that each of its dispatches takes.
 ROW_BYTES: Bytes of a row that goes to another device.
-GOES_ON: Whether its worker can begin something else meanwhile.
+OVERLAPS: Whether its worker can begin something else meanwhile.
 """
 # `terms`: a line for each term.
 OF_WHAT, PER_ROW = range(2)
@@ -253,7 +253,7 @@ N_PACK: The pack's length.
 PADDED_SIZE: The size that it is padded to, or 0.
 DECIDED_FOR: Its worker. `loops.decide` leaves it to its caller.
 """
-NOTHING, WAITS, ARENA_FULL, BUFFER_FULL, WAY_FULL = range(-1, -6, -1)
+NOTHING, WAITS, ARENA_FULL, BUFFER_FULL, LINKS_FULL = range(-1, -6, -1)
 """Why there are no more dispatches: nothing can be dispatched; the policy wants to wait; an arena has too few free slots; a buffer is too short;
 there is no column for another transfer that is on its way."""
 

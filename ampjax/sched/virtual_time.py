@@ -28,11 +28,11 @@ class VirtualTime:
         self._n_workers = workers
         self.workers = np.zeros((c.TO_ASK + 1, workers), np.int64)
         self.workers[c.END_NS] = c.IDLE
-        if rates.queues[:, c.GOES_ON].any():
-            self.make_way()
+        if rates.queues[:, c.OVERLAPS].any():
+            self.make_room()
         self.ask_all()
 
-    def make_way(self) -> None:
+    def make_room(self) -> None:
         """Makes room for more transfers on their way."""
         more = np.zeros((len(self.workers), max(16, self.workers.shape[1])), np.int64)
         more[c.END_NS] = c.IDLE

@@ -72,10 +72,10 @@ def advance(
             continue
         decided[n, c.QUEUE] = q
         column = worker
-        if rates.queues[q, c.GOES_ON]:
+        if rates.queues[q, c.OVERLAPS]:
             column = free_column(workers, np.int64(len(t.active)))
             if column < 0:
-                decided[n, c.QUEUE] = c.WAY_FULL
+                decided[n, c.QUEUE] = c.LINKS_FULL
                 return n
         if not try_build(t, q, spare, decided[n], pack[at:], due[n_due:]):
             return n
