@@ -78,14 +78,12 @@ class AsyncioDriver:
         """Decides for the workers of all hosts in the order in which their dispatches are expected to end."""
         clock, workers = self._loop.scheduler.tables.t.clock, range(self._loop.scheduler.plan.workers)
         issued = int(clock[c.NOW])
-        import os
-
-        self._run_ahead = max(self._run_ahead, int(os.environ.get("VAHEAD", "256")))
+        self._run_ahead = max(self._run_ahead, HOSTS_AHEAD)
         for _ in in_expected_order(self._loop, self._trace is not None):
             if clock[c.NOW] - issued >= FENCE_EVERY * len(workers):
                 issued = int(clock[c.NOW])
                 for worker in workers:
-                    await self._keep_pace(worker, "what was decided last")
+                    await self._keep_pace(worker, f"what was decided last for worker {worker}")
 
     async def _worker(self, worker: int) -> None:
         issued = 0
