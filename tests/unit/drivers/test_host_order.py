@@ -39,13 +39,12 @@ def decided(one_by_one=False, n=8, **settings):
 
 
 def test_no_host_gets_everything_before_another_gets_anything():
-    """Forward through the second layer goes a message while others have not been through the first; so it is on the way back."""
+    """A message goes through the second layer while others have not been through the first."""
     plan, told = decided(n=24, max_active_keys=24)
     found = [(plan.stages[dispatch.stage].name, dispatch.direction) for dispatch, _ in told]
-    for first, second in ((("f0", "forward"), ("f1", "forward")), (("f1", "backward"), ("f0", "backward"))):
-        places = [[p for p, (name, way) in enumerate(found) if (name, way) == each] for each in (first, second)]
-        assert len(places[0]) == len(places[1]) == 24
-        assert places[1][0] < places[0][-1]
+    first, second = ([place for place, each in enumerate(found) if each == (name, "forward")] for name in ("f0", "f1"))
+    assert len(first) == len(second) == 24
+    assert second[0] < first[-8]
 
 
 def test_transfers_overlap():
