@@ -28,8 +28,9 @@ from ampjax.utils.wait_with_warning import wait_with_warning
 FENCE_EVERY = 16
 """Dispatches between two fences on a worker's device."""
 
-HOSTS_AHEAD = 256
-"""Dispatches that a worker of a host may be sent before it has done them: some batches, so that the host has one while another is on its way."""
+HOSTS_FENCE_EVERY, HOSTS_AHEAD = 64, 256
+"""The same where workers are on hosts, and how many a worker may be sent before it has done them: some batches, so that a host has one while another is
+on its way, and the driver seldom has to be woken."""
 
 
 class AsyncioDriver:
@@ -44,6 +45,7 @@ class AsyncioDriver:
     def __init__(self, loop: Loop, run_ahead: int = 64, trace: Trace | None = None):
         self._loop, self._run_ahead, self._trace = loop, max(run_ahead, 2 * FENCE_EVERY), trace
         self._fences: list[deque[tuple[jax.Array, str]]] = [deque() for _ in range(loop.scheduler.plan.workers)]
+        self._fence_every = FENCE_EVERY
         self._moved = asyncio.Event()
         self._over = False
         self._tracer: Tracer | None = None
@@ -78,9 +80,9 @@ class AsyncioDriver:
         """Decides for the workers of all hosts in the order in which their dispatches are expected to end."""
         clock, workers = self._loop.scheduler.tables.t.clock, range(self._loop.scheduler.plan.workers)
         issued = int(clock[c.NOW])
-        self._run_ahead = max(self._run_ahead, HOSTS_AHEAD)
+        self._fence_every, self._run_ahead = HOSTS_FENCE_EVERY, max(self._run_ahead, HOSTS_AHEAD)
         for _ in in_expected_order(self._loop, self._trace is not None):
-            if clock[c.NOW] - issued >= FENCE_EVERY * len(workers):
+            if clock[c.NOW] - issued >= self._fence_every * len(workers):
                 issued = int(clock[c.NOW])
                 for worker in workers:
                     await self._keep_pace(worker, f"what was decided last for worker {worker}")
@@ -149,11 +151,11 @@ class AsyncioDriver:
                 fences.append((fence, last))
         while fences and getattr(fences[0][0], "is_ready", bool)():  # jax.Array's type does not list it
             fences.popleft()
-        if len(fences) * FENCE_EVERY > self._run_ahead:
+        if len(fences) * self._fence_every > self._run_ahead:
             oldest, last = fences.popleft()
             await wait_with_warning(
                 oldest.block_until_ready,
-                f"{last}, or one of the {FENCE_EVERY - 1} before it on this worker,",
+                f"{last}, or one of the {self._fence_every - 1} before it on this worker,",
             )
         else:
             await asyncio.sleep(0)
