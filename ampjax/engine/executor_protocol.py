@@ -174,6 +174,11 @@ class AnyExecutor(Protocol):
     readings: dict[int, Any]
 
     @property
+    def n_hosts(self) -> int:
+        """Hosts that carry launches out; 1 for this process."""
+        ...
+
+    @property
     def timing(self) -> RemoteTiming | None:
         """Lets those who carry launches out time them; None if they are carried out in this process, whose fences tell."""
         ...

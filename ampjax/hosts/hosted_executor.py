@@ -46,7 +46,6 @@ class HostedExecutor:
 
     def __init__(self, plan: Plan, fleet: Fleet, store: HostedStore):
         self.plan, self.fleet, self.store = plan, fleet, store
-        self.n_hosts = fleet.layout.n_hosts
         self._names = Names.of(plan)
         self.losses, self.fences = HostedLosses(plan, fleet), HostedFences(fleet)
         self.timing = HostedTiming(plan, fleet)
@@ -57,6 +56,11 @@ class HostedExecutor:
         self.readings: dict[int, Any] = {}
         self._latest = Launch(-1, 0, CHANGES_ONLY, "")
         self._n_changed = 0  # how many of its changes have been sent
+
+    @property
+    def n_hosts(self) -> int:
+        """Hosts that carry launches out."""
+        return self.fleet.layout.n_hosts
 
     # -- launches
 
