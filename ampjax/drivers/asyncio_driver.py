@@ -86,6 +86,8 @@ class AsyncioDriver:
                 issued = int(clock[c.NOW])
                 for worker in workers:
                     await self._keep_pace(worker, f"what was decided last for worker {worker}")
+            else:
+                await asyncio.sleep(0)
 
     async def _worker(self, worker: int) -> None:
         issued = 0

@@ -159,4 +159,6 @@ class VirtualDriver:
             kernels_ns = max(0, self._cost(dispatch._replace(changes=()))) if dispatch.stage >= 0 else 0
             changes_ns = min(self.now_ns + kernels_ns, end_ns)
         start_ns = tracer.begin(dispatch)
+        if dispatch.stage in self._overlapping:
+            return  # rows on their way keep no worker busy
         add_dispatch(tracer.trace, tracer.note(dispatch), start_ns, changes_ns, changes_ns, end_ns)

@@ -24,7 +24,8 @@ from ampjax.engine.timing.launch_timer import LaunchTimer
 from ampjax.hosts.layout import HostLayout
 from ampjax.hosts.operations import CHANGE, FEED, FORGET, LAUNCH, TAKE, Names, Operation, operations
 from ampjax.hosts.questions import Answer, answer, leaves_of, with_leaves
-from ampjax.hosts.row_exchange import GivenUp, RowExchange
+from ampjax.hosts.row_exchange import GivenUp, RowExchange, RowsFailed, Slot
+from ampjax.sched.columns import TRASH
 from ampjax.sched.decisions.dispatch import BACKWARD, UPDATE
 from ampjax.sched.decisions.packs import PackMemory
 from ampjax.sched.decisions.parameter_changes import Average, Change, Merge, nodes_of
@@ -54,7 +55,7 @@ class Host:
     ):
         self._number, self._executor, self._layout = number, executor, layout
         self._driver = driver
-        self._rows = RowExchange(peers, self._write, self._look_for_the_end, now_ns)
+        self._rows = RowExchange(peers, self._write, self._slots_of, self._look_for_the_end, now_ns)
         self._names, self._memory = Names.of(executor.plan), PackMemory()
         self._inbox: deque[Message] = deque()
         self._under_way: deque[tuple[int, list[Any]]] = (
@@ -91,6 +92,8 @@ class Host:
             except GivenUp:
                 self._is_broken = True
                 return False
+            except RowsFailed as error:
+                self._rows_failed(error)
         return True
 
     def _next(self) -> Message | None:
@@ -99,7 +102,10 @@ class Host:
             return self._inbox.popleft()
         message = self._driver.receive(0.0)
         if message is None and self._under_way:
-            self._wait_for_oldest()
+            try:
+                self._wait_for_oldest()
+            except RowsFailed as error:
+                self._rows_failed(error)
             return None
         return message or self._driver.receive(1.0)
 
@@ -133,6 +139,8 @@ class Host:
                 self._wait_for_oldest()
         except GivenUp:
             self._is_broken = True
+        except RowsFailed as error:
+            self._rows_failed(error)
         except Exception as error:  # whatever a body, or XLA, has raised
             self._fail(sequence, launch, "".join(traceback.format_exception(error)))
 
@@ -140,6 +148,12 @@ class Host:
         self._is_broken = True
         number, stage = (-1, -1) if launch is None else (launch.number, launch.stage)
         self._driver.send(Message("failed", (self._rows.epoch, sequence, number, stage), text))
+
+    def _rows_failed(self, error: RowsFailed) -> None:
+        """Says that rows of a batch, which is still under way, could not be computed; nothing after them will be done."""
+        self._under_way.clear()
+        cause = error.__cause__ or error
+        self._fail(error.batch, error.launch, "".join(traceback.format_exception(cause)))
 
     def _carry_out(self, operation: Operation, behind: Iterator[Operation]) -> int:
         """Carries out an operation, or several launches in one call. Gives how many."""
@@ -192,11 +206,11 @@ class Host:
         """Reads a transfer's rows, which go to another host."""
         self._rows.write_for(launch)
         if self._timer is None:
-            self._rows.send_later(self._sequence, peer, launch.number, self._executor.take(launch))
+            self._rows.send_later(self._sequence, peer, launch, self._executor.take(launch))
             return
         here = launch._replace(worker=self._worker_at(launch, launch.direction == BACKWARD))
         rows = self._timer.read(here, lambda: np.asarray(self._executor.take(launch)))
-        self._rows.send_later(self._sequence, peer, launch.number, rows)
+        self._rows.send_later(self._sequence, peer, launch, rows)
         self._rows.send_all()
 
     def _write(self, launch: Launch, waited_ns: int, rows: np.ndarray) -> None:
@@ -214,6 +228,20 @@ class Host:
 
         timer.wants(here)
         timer.carry_out([here], put, lambda n_changed: None)
+
+    def _slots_of(self, launch: Launch) -> Iterator[Slot]:
+        """The slots that a launch writes: those of its outputs, or those that a transfer's gradients are added to. Nobody reads the trash slot."""
+        if launch.stage < 0:
+            return
+        stage = self._executor.plan.stages[launch.stage]
+        if launch.direction != BACKWARD:
+            arenas, rows = stage.arenas, launch.out_rows
+        elif stage.kind.is_transfer:
+            arenas, rows = [port.arena for port in stage.ports], launch.in_rows
+        else:
+            return
+        for arena, slots in zip(arenas, rows, strict=False):
+            yield from ((arena, slot) for slot in slots.tolist() if slot != TRASH)
 
     def _worker_at(self, launch: Launch, target: bool) -> int:
         """The worker of this host that has one end of a transfer: who reads its rows, or who has made them."""

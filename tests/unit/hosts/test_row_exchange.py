@@ -7,13 +7,18 @@ from hypothesis import strategies as st
 
 from ampjax.cluster.wire.memory_channel import memory_pair
 from ampjax.engine.kernels.launch import Launch
-from ampjax.hosts.row_exchange import GivenUp, RowExchange
+from ampjax.hosts.row_exchange import GivenUp, RowExchange, RowsFailed
 
 
-def launch(number, *instances):
-    """A launch of messages of some instances."""
+def launch(number, *instances, slots=()):
+    """A launch of messages of some instances, which writes to slots of the only arena."""
     n = len(instances)
-    return Launch(number, 0, 0, "forward", n, n, pack=np.array([*[0] * 2 * n, *instances], np.int32))
+    pack = np.array([*[0] * 2 * n, *instances, len(slots), *slots], np.int32)
+    return Launch(number, 0, 0, "forward", n, n, n_outputs=1, pack=pack)
+
+
+def slots_of(launch):
+    return [("arena", slot) for slot in launch.out_rows[0].tolist()]
 
 
 class Both:
@@ -21,9 +26,9 @@ class Both:
 
     def __init__(self):
         here, there = memory_pair("a", "b")
-        self.written, self.waits = [], 0
-        self.first = RowExchange({1: here}, self._write, self._wait, int)
-        self.second = RowExchange({0: there}, self._write, self._wait, int)
+        self.written, self.waits, self.second_channel = [], 0, there
+        self.first = RowExchange({1: here}, self._write, slots_of, self._wait, int)
+        self.second = RowExchange({0: there}, self._write, slots_of, self._wait, int)
 
     def _write(self, launch, since, rows):
         self.written.append((launch.number, rows.tolist()))
@@ -60,7 +65,7 @@ def test_rows_that_are_not_computed_are_sent_later():
 
     both, rows = Both(), Rows()
     both.second.await_rows(0, launch(1, 4))
-    both.first.send_later(1, 1, 1, rows)
+    both.first.send_later(1, 1, launch(1), rows)
     both.first.send_computed()
     both.second.write_received()
     assert not both.written
@@ -72,7 +77,7 @@ def test_rows_that_are_not_computed_are_sent_later():
 
 def test_who_waits_sends_first_what_others_wait_for():
     both = Both()
-    both.first.send_later(1, 1, 1, np.array([1.0]))
+    both.first.send_later(1, 1, launch(1), np.array([1.0]))
     both.first.await_rows(1, launch(2, 4))
     with pytest.raises(GivenUp):
         both.first.write_for(launch(3, 4))
@@ -83,7 +88,7 @@ def test_who_waits_sends_first_what_others_wait_for():
 def test_only_rows_of_earlier_batches():
     both = Both()
     for batch in (1, 2):
-        both.first.send_later(batch, 1, batch, np.array([batch]))
+        both.first.send_later(batch, 1, launch(batch), np.array([batch]))
         both.second.await_rows(0, launch(batch, batch))
     both.first.send_all(up_to=1)
     both.second.write_received()
@@ -93,7 +98,7 @@ def test_only_rows_of_earlier_batches():
 def test_what_was_given_up_is_dropped():
     both = Both()
     both.first.send(1, 1, [np.array([1.0])])
-    both.first.send_later(1, 1, 2, np.array([2.0]))
+    both.first.send_later(1, 1, launch(2), np.array([2.0]))
     for end in (both.first, both.second):
         end.give_up(1)
     both.first.send(1, 3, [np.array([3.0])])
@@ -101,6 +106,65 @@ def test_what_was_given_up_is_dropped():
     both.second.finish()
     both.first.finish()
     assert both.written == [(3, [3.0])]
+
+
+def test_a_slot_that_another_instance_gets_is_written_in_the_order_of_decision():
+    """Rows that nobody needs are forgotten when they have been decided on, so their slots are free before they have come."""
+    both = Both()
+    both.second.await_rows(0, launch(1, 4, slots=[7]))
+    assert both.second.needs(launch(2, 5, slots=[6, 7])) and not both.second.needs(launch(2, 5, slots=[6]))
+    both.first.send(1, 1, [np.array([1.0])])
+    both.second.write_for(launch(2, 5, slots=[7]))
+    assert both.written == [(1, [1.0])]
+
+
+def test_who_finds_only_what_was_given_up_sends_what_others_wait_for():
+    both = Both()
+    both.first.send(1, 99, [np.array([0.0])])  # of a time before all is given up, and never received
+    for end in (both.first, both.second):
+        end.give_up(1)
+    both.second.send_later(1, 0, launch(1), np.array([1.0]))
+    both.second.await_rows(0, launch(2, 4))
+    with pytest.raises(GivenUp):
+        both.second.write_for(launch(3, 4))
+    assert both.waits == 1
+    both.first.await_rows(1, launch(1, 4))
+    assert both.written == [(1, [1.0])]
+
+
+def test_rows_of_a_later_time_are_kept():
+    both = Both()
+    both.first.give_up(1)
+    both.first.send(1, 1, [np.array([1.0])])
+    with pytest.raises(GivenUp):
+        both.second.await_rows(0, launch(1, 4))
+    both.second.give_up(1)
+    both.second.await_rows(0, launch(1, 4))
+    assert both.written == [(1, [1.0])]
+
+
+def test_rows_that_cannot_be_computed_are_told_with_their_launch():
+    class Failing:
+        def is_ready(self):
+            return True
+
+        def __array__(self, dtype=None, copy=None):
+            raise ZeroDivisionError
+
+    both = Both()
+    both.first.send_later(3, 1, launch(7), Failing())
+    with pytest.raises(RowsFailed) as found:
+        both.first.send_computed()
+    assert (found.value.batch, found.value.launch.number) == (3, 7) and isinstance(
+        found.value.__cause__, ZeroDivisionError
+    )
+
+
+def test_rows_for_a_host_that_has_died_are_lost():
+    both = Both()
+    both.second_channel.close()
+    both.first.send_later(1, 1, launch(1), np.array([1.0]))
+    both.first.finish()
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), max_size=30), st.data())
