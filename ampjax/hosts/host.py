@@ -255,6 +255,8 @@ class Host:
     def _change(self, change: Change, number: int) -> None:
         """Makes a parameter change that belongs to a launch."""
         timer = self._timer
+        if isinstance(change, Average | Merge):
+            self._rows.finish()
         if timer is None:
             self._change_parameters(change)
             return
@@ -268,7 +270,6 @@ class Host:
         """Makes a parameter change; where replicas are on several hosts, each gets what the others have."""
         store, elsewhere = self._executor.store, dict[str, Any]()
         if isinstance(change, Average | Merge):
-            self._rows.finish()
             hosts = self._layout.of_nodes(change.nodes)
             own = store.averaged(change)
             leaves = leaves_of(own, list(own))

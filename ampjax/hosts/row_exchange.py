@@ -67,6 +67,8 @@ class _Awaited(NamedTuple):
 class RowExchange:
     """Rows on their way.
 
+    It has more than 15 methods, since rows go both ways, and each way has those that can wait and those that are waited for.
+
     Args:
       peers: The channels to the other hosts, by number.
       write: Writes a transfer's rows; gets the launch, the time since when the host has waited for them, and the rows.
@@ -161,7 +163,10 @@ class RowExchange:
           GivenUp: If the driver has given up what is in flight.
         """
         self._take_in()
-        while self._awaited and (rows := self._rows_of(self._awaited[0])) is not None:
+        while self._awaited:
+            first = self._awaited[0]
+            if (rows := self._next_rows(first.peer, first.launch.number)) is None:
+                return
             self._write_first(self._now_ns(), rows)
 
     def needs(self, launch: Launch) -> bool:
@@ -208,10 +213,6 @@ class RowExchange:
 
     def _write_first(self, begin_ns: int, rows: Sequence[np.ndarray]) -> None:
         self._write(self._awaited.popleft().launch, begin_ns, *rows)
-
-    def _rows_of(self, awaited: _Awaited) -> Sequence[np.ndarray] | None:
-        """The rows of a transfer, if they have come."""
-        return self._next_rows(awaited.peer, awaited.launch.number)
 
     def receive(self, peer: int, number: int) -> Sequence[np.ndarray]:
         """Waits for what another host has sent for a launch. Sends first what others may wait for.
