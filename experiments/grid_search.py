@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter, process_time
@@ -21,6 +21,7 @@ from rich.console import Console
 
 import ampjax as amp
 from ampjax.errors import DataError, SettingsError
+from ampjax.train.initial_params import initial_params
 from ampjax.train.settings import Settings
 from ampjax.train.training_data import n_examples
 from ampjax.tuning import Candidate
@@ -40,9 +41,10 @@ GRIDS: tuple[Kind, ...] = ("shared-grid", "plain-grid")
 
 @dataclass(frozen=True)
 class Work:
-    """What is tuned: the arguments of `amp.tune`, the settings that do not vary among them."""
+    """What is tuned: the arguments of `amp.tune`, the settings that do not vary among them; and graphs by seed, whose parameters differ."""
 
     graph: Any
+    graph_of: Callable[[int], amp.Graph]
     train: Any
     valid: Any
     tx: optax.GradientTransformation | None
@@ -130,27 +132,39 @@ class Grid:
         trainer = amp.Trainer(p.graphs.of(choice.knobs), p.tx, settings=settings)
         return Trial(choice, trainer, p.train, p.valid, self.work.goal, len(p.train), p.per_instance)
 
-    def to_target(self, choice: Candidate, seed: int) -> float:
-        """Seconds that a choice needs to the target, with another seed; infinite if it does not reach it.
+    def race(self, choices: Sequence[Candidate], seed: int) -> list[float]:
+        """Seconds that each choice needs to the target, with another seed; infinite if it does not reach it.
+
+        The choice that has trained least goes on, for an eighth of an epoch, so what else the machine does meets all alike.
 
         Args:
-          choice: The choice.
+          choices: The choices.
           seed: Of parameters and the order of instances.
         """
-        trial = self.shared(replace(choice, settings={**choice.settings, "seed": seed}))
-        self._train(trial, math.inf)
-        reached = trial.to_target
-        return math.inf if reached is None else reached[0]
+        params = initial_params(self.work.graph_of(seed), {}, seed)
+        order = np.random.default_rng(seed).permutation(len(self.work.train))
+        trials = []
+        for choice in choices:
+            shared = self.shared(replace(choice, settings={**choice.settings, "seed": seed}))
+            shared.trainer.set_params(params)
+            trials.append(replace(shared, train=amp.Subset(self.work.train, order), value=None))
+            trials[-1].warm_up(Budget.unlimited())
+        while able := [trial for trial in trials if self._goes_on(trial)]:
+            min(able, key=lambda trial: trial.seconds[-1]).advance(Budget.unlimited())
+        return [math.inf if (reached := trial.to_target) is None else reached[0] for trial in trials]
 
     def _train(self, trial: Trial, longest_s: float) -> float:
         """Trains to the target, or until it is too late; gives the processor seconds of training and of evaluating."""
         trial.warm_up(Budget.unlimited())
-        began, most = process_time(), self.epochs * n_examples(self.work.train)
-        while trial.to_target is None and trial.seconds[-1] < longest_s and trial.examples[-1] < most:
-            if trial.pieces and trial.has_diverged:
-                break
+        began = process_time()
+        while trial.seconds[-1] < longest_s and self._goes_on(trial):
             trial.advance(Budget.unlimited())
         return process_time() - began
+
+    def _goes_on(self, trial: Trial) -> bool:
+        """Whether a trial may still reach the target."""
+        most = self.epochs * n_examples(self.work.train)
+        return trial.to_target is None and trial.examples[-1] < most and not (trial.pieces and trial.has_diverged)
 
 
 def pairs(grid: Grid, folder: Path, rivals: int, repeats: int, name: str, console: Console) -> dict[str, Any]:
@@ -179,8 +193,8 @@ def pairs(grid: Grid, folder: Path, rivals: int, repeats: int, name: str, consol
     different = list({repr(choice): choice for choice in entrants.values()}.values())
     seconds: dict[str, list[float]] = {repr(choice): [] for choice in different}
     for repeat in range(repeats):
-        for choice in different:
-            seconds[repr(choice)].append(grid.to_target(choice, grid.seed + 1 + repeat))
+        for choice, needed_s in zip(different, grid.race(different, grid.seed + 1 + repeat), strict=True):
+            seconds[repr(choice)].append(needed_s)
     medians = {who: statistics.median(seconds[repr(choice)]) for who, choice in entrants.items()}
     best = min((who for who in entrants if who != "tuned"), key=medians.__getitem__)
     own, others = seconds[repr(entrants["tuned"])], seconds[repr(entrants[best])]

@@ -65,11 +65,18 @@ def update_together(
 
 
 def intervals(rows: Mapping[str, float], batch: int) -> dict[str, int]:
-    """Each node's interval: the rows that `batch` instances bring; replicas wait for as many as one node alone would."""
+    """Each node's interval: the rows that `batch` instances bring; replicas wait for as many as one node alone would.
+
+    A node that got no row at all is taken to get one from each instance: it is behind a choice by computed values, which nobody knows without numerics.
+
+    Args:
+      rows: By node, the gradient rows of an instance.
+      batch: Instances.
+    """
     totals: dict[str, float] = {}
     for node, count in rows.items():
         totals[node.split("/")[0]] = totals.get(node.split("/")[0], 0.0) + count
-    return {node: max(1, round(batch * totals[node.split("/")[0]])) for node in rows}
+    return {node: max(1, round(batch * (totals[node.split("/")[0]] or 1.0))) for node in rows}
 
 
 def _without_numerics(graph: amp.Graph, data: Instances, settings: amp.Settings) -> tuple[int, Mapping[str, NodeStats]]:

@@ -23,6 +23,7 @@ class PermutationOptions(Options):
     """Shuffles of digits, each done once in an order of the instance's own: which digit stands first in the end? Generated data.
 
     A gradient row is a message; each node waits for as many as `batch` instances bring on average, so all update equally often.
+    Each operation more makes the task much harder, however it is trained: no operation's effect shows before the others are known in part.
 
     Args:
       n_train: Training instances.
@@ -35,9 +36,9 @@ class PermutationOptions(Options):
       replicas: Copies of each operation.
     """
 
-    n_train: int = 10_000
+    n_train: int = 100_000
     n_valid: int = 1000
-    operations: int = 8
+    operations: int = 4
     hidden: int = 128
     batch: int = 100
     learning_rate: float = 1e-3

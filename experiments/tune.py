@@ -120,7 +120,7 @@ MODELS: Mapping[str, Model] = {
     "qm9": Model(
         qm9,
         qm9.Qm9Options(n_train=10_000),
-        8.0,
+        8.8,
         {
             "max_active_keys": (4, 16, 64),
             "max_dispatch_size": (256, 1024),
@@ -217,6 +217,7 @@ def _work(options: TuneOptions) -> Work:
     fixed = {name: value for name, value in fixed.items() if name not in space}
     return Work(
         graph if BATCH in space else task.graph,
+        lambda seed: tasks(seed).graph,
         task.train,
         task.valid,
         model.tx or task.tx,

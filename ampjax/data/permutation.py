@@ -1,8 +1,11 @@
 """Shuffles in an order that each instance has of its own: synthetic data where every instance takes another path through the network.
 
 A row of digits goes through K fixed shuffles, each once, in an order drawn for the instance; the label is the digit that is first in the
-end. There are more orders than instances, so hardly any two instances have the same order (the case of AMPNet's ICLR version,
+end. Of eight operations there are 40,320 orders, so hardly any two instances have the same one (the case of AMPNet's ICLR version,
 section 7).
+
+The task is hard to learn from labels alone, since the label says something about an operation only if what the others do is known in part.
+Four operations are learned in an epoch from 100,000 instances; if there are only 10,000, a network learns their answers by heart.
 """
 
 from __future__ import annotations

@@ -40,8 +40,9 @@ class Tried:
       value: The metric at the end.
       best: The best value on the way.
       staleness: Mean staleness, in updates.
-      seconds_to_target: Seconds until the metric reached the target; None if it did not.
-      examples_to_target: Examples until then.
+      seconds_to_target: Seconds until the metric reached the target, the geometric mean of all runs; None if it did not.
+      examples_to_target: Examples until then, in the first run.
+      runs: How often the choice was trained.
     """
 
     seconds: float
@@ -51,6 +52,7 @@ class Tried:
     staleness: float
     seconds_to_target: float | None
     examples_to_target: float | None
+    runs: int = 1
 
     @property
     def per_s(self) -> float:

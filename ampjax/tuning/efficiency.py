@@ -1,42 +1,69 @@
 """How many examples a choice of settings needs to a target: a guess from staleness and updates, corrected by what trials have shown.
 
 The simulator tells how fast a choice is, but not how well it learns. That depends above all on how stale gradients are and on how often
-nodes update, which the simulator does tell. So what a trial shows of one choice says something of others that are alike in both.
+nodes update, which the simulator does tell, so the examples are taken for a product of powers of both. Which powers is a matter of the
+model: trials tell, and before there are any, each of several laws chooses some.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
 from ampjax.tuning.candidate import Figures
 from ampjax.tuning.trial import Trial
 
-LEAST_TRIALS = 3
-"""With fewer trials that have come far enough, the guess counts alone."""
 
-
-def place(figures: Figures) -> tuple[float, float]:
-    """The coordinates of a choice: staleness and updates per instance, as powers of two.
+@dataclass(frozen=True)
+class Law:
+    """Examples to a target, up to a factor: `(1 + staleness / 4) ** staleness_power / updates ** updates_power`.
 
     Args:
-      figures: What the simulator says of it.
+      staleness_power: With 1, a staleness of 4 updates doubles the examples.
+      updates_power: With a half, so do four times fewer updates, as the optimal step of stochastic gradients grows with the square root of
+        the batch; with 0, updates cost nothing but time; with 1, only their number counts.
     """
-    return math.log2(1 + figures.staleness), math.log2(max(figures.updates, 1e-6))
+
+    staleness_power: float
+    updates_power: float
+
+    def examples(self, figures: Figures) -> float:
+        """The examples that a choice needs, as a power of two and up to a constant.
+
+        Args:
+          figures: What the simulator says of the choice.
+        """
+        staleness, updates = _logarithms(figures)
+        return self.staleness_power * staleness + self.updates_power * updates
 
 
-def guess(figures: Figures) -> float:
-    """A first guess at the examples to a target, as a power of two and up to a constant.
+LAWS = tuple(Law(*powers) for powers in product((1.0, 0.0, 2.0), (0.5, 0.0, 1.0)))
+"""Laws that a model may follow; the first one is the likeliest."""
 
-    A staleness of 4 updates doubles them, and so do four times fewer updates, as the optimal step of stochastic gradients grows with the square root of
-    the batch.
+UNCERTAINTY = 1.0, 0.5
+"""Standard deviations of the likeliest law's powers, before anything was tried."""
+
+NOISE = 0.3
+"""The standard deviation of the examples that trials of the same choice need, as a power of two."""
+
+
+def promising(choices: Sequence[Figures], n: int) -> list[int]:
+    """Chooses what to begin with: the choices that are best under one law or another, then those that are second, and so on.
 
     Args:
-      figures: What the simulator says of the choice.
+      choices: What the simulator says of each choice.
+      n: How many, at most.
+
+    Returns:
+      Their numbers, in the order of choice.
     """
-    return math.log2(1 + figures.staleness / 4) - 0.5 * math.log2(max(figures.updates, 1e-6))
+    ranked = [np.argsort([_seconds(c, law.examples(c)) for c in choices], kind="stable") for law in LAWS]
+    in_order = dict.fromkeys(int(i) for each in zip(*ranked, strict=True) for i in each)
+    return list(in_order)[:n]
 
 
 def predicted_seconds(choices: Sequence[Figures], trials: Sequence[Trial]) -> list[float]:
@@ -49,27 +76,43 @@ def predicted_seconds(choices: Sequence[Figures], trials: Sequence[Trial]) -> li
     Returns:
       For each choice, in order.
     """
-    known = _corrections(trials)
-    seconds = []
-    for figures in choices:
-        here, examples = np.array(place(figures)), guess(figures)
-        if known:
-            places, corrections = np.array([p for p, _ in known]), np.array([c for _, c in known])
-            weights = 1 / (((places - here) ** 2).sum(1) + 0.1)
-            examples += float((weights * corrections).sum() / weights.sum())
-        seconds.append(2.0 ** min(examples, 500.0) / max(figures.per_s, 1e-9))
-    return seconds
+    law = _law_of(trials)
+    return [_seconds(figures, law.examples(figures)) for figures in choices]
 
 
-def _corrections(trials: Sequence[Trial]) -> list[tuple[tuple[float, float], float]]:
-    """Of each trial its place, and by how much the guess at its examples was too small, as a power of two.
+def _seconds(figures: Figures, examples: float) -> float:
+    return 2.0 ** min(examples, 500.0) / max(figures.per_s, 1e-9)
+
+
+def _logarithms(figures: Figures) -> tuple[float, float]:
+    """What a law's powers multiply: staleness, and few updates, as powers of two."""
+    return math.log2(1 + figures.staleness / 4), -math.log2(max(figures.updates, 1e-6))
+
+
+def _law_of(trials: Sequence[Trial]) -> Law:
+    """The likeliest law after some trials: Bayesian linear regression of the logarithm of the examples, with a free factor.
+
+    The powers' prior is normal, about the likeliest law of all (Bishop, "Pattern recognition and machine learning", 2006, section 3.3).
+    """
+    usual, known = LAWS[0], _examples(trials)
+    if not known:
+        return usual
+    x = np.array([(1.0, *_logarithms(figures)) for figures, _ in known])
+    unexplained = np.array([examples - usual.examples(figures) for figures, examples in known])
+    precision = np.diag([0.0, *(1 / deviation**2 for deviation in UNCERTAINTY)]) + x.T @ x / NOISE**2
+    _, staleness, updates = np.linalg.solve(precision, x.T @ unexplained / NOISE**2)
+    return Law(usual.staleness_power + float(staleness), usual.updates_power + float(updates))
+
+
+def _examples(trials: Sequence[Trial]) -> list[tuple[Figures, float]]:
+    """Of each trial what the simulator says of it, and the examples that it needed, as a power of two.
 
     Trials are compared at a value that most of them have reached: the median of the best values.
     """
     able = [trial for trial in trials if trial.pieces and trial.choice.simulated is not None]
     ranked = sorted((trial.goal.badness(trial.result().best), trial.result().best) for trial in able)
     ranked = [(badness, value) for badness, value in ranked if math.isfinite(badness)]
-    if len(ranked) < LEAST_TRIALS:
+    if not ranked:
         return []
     level = ranked[len(ranked) // 2][1]
     found = []
@@ -78,5 +121,5 @@ def _corrections(trials: Sequence[Trial]) -> list[tuple[tuple[float, float], flo
         assert figures is not None
         # Who has not reached it needs more than it has had: twice as much is assumed.
         examples = reached[1] if reached is not None else 2 * trial.examples[-1]
-        found.append((place(figures), math.log2(max(examples, 1.0)) - guess(figures)))
+        found.append((figures, math.log2(max(examples, 1.0))))
     return found

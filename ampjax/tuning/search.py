@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from ampjax.errors import SettingsError
+from ampjax.ir.instances import Subset
 from ampjax.tuning.budget import Budget, OutOfTime
 from ampjax.tuning.candidate import Candidate
 from ampjax.tuning.contest import ROUNDS, contest
-from ampjax.tuning.efficiency import place, predicted_seconds
-from ampjax.tuning.pareto import non_dominated, spread
+from ampjax.tuning.efficiency import predicted_seconds, promising
+from ampjax.tuning.pareto import non_dominated
+from ampjax.tuning.play_off import play_off
 from ampjax.tuning.predictor import MakeCost, Predictor, Prepared
 from ampjax.tuning.trial import Goal, Trial
 from ampjax.tuning.tuned import Tuned
@@ -76,6 +78,7 @@ class Search:
             with self.reporter.part("tuning, seconds", max(1, left.total)) as left.advance:
                 trials = self._begin(self._first(), left)
                 trials = contest(trials, lambda so_far: self._begin(self._next(so_far), left), self.budget, left)
+                trials = play_off(trials, self._again, self.budget, left)
         except OutOfTime:
             pass
         if not any(trial.pieces for trial in trials):
@@ -158,17 +161,15 @@ class Search:
             self.predictor.budget = self.budget
 
     def _first(self) -> list[Candidate]:
-        """Those of the front to begin with: of the third that a first guess takes for the best, some that differ much.
+        """Those of the front to begin with: the best ones under different laws of how staleness and updates matter.
 
         They are so few that each trains on a piece at least before the worse half ends; half a piece's time is allowed for its validation.
         """
-        n, ranked = FIRST_TRIALS, self._ranked([])
+        n, front = FIRST_TRIALS, self._front()
         if self.predictor.cost is None:
             piece_s = 1.5 * self.budget.seconds / PIECES
             n = max(LATER_TRIALS, min(n, int(self.budget.left_s / ROUNDS / piece_s)))
-        best = ranked[: max(FIRST_TRIALS, len(ranked) // 3)]
-        places = [(*place(c.simulated), math.log2(max(c.simulated.per_s, 1e-9))) for c in best if c.simulated]
-        return [best[i] for i in spread(places, n)]
+        return [front[i] for i in promising([c.simulated for c in front if c.simulated], n)]
 
     def _next(self, trials: Sequence[Trial]) -> list[Candidate]:
         """Those of the front that the trials so far make more promising than all that were tried."""
@@ -183,14 +184,18 @@ class Search:
         return [c for c, s in zip(left, seconds, strict=True) if s < best_s]
 
     def _ranked(self, trials: Sequence[Trial]) -> list[Candidate]:
-        """The front, the most promising first; of choices with equal figures, which run the same schedule, one."""
+        """The front, the most promising first, after some trials."""
+        front = self._front()
+        seconds = predicted_seconds([c.simulated for c in front if c.simulated], trials)
+        return [front[i] for i in np.argsort(seconds, kind="stable")]
+
+    def _front(self) -> list[Candidate]:
+        """The front; of choices with equal figures, which run the same schedule, one."""
         different: dict[Any, Candidate] = {}
         for choice in self.choices:
             if choice.is_on_front and choice.simulated is not None:
                 different.setdefault((repr(choice.knobs), choice.simulated), choice)
-        choices = list(different.values())
-        seconds = predicted_seconds([c.simulated for c in choices if c.simulated], trials)
-        return [choices[i] for i in np.argsort(seconds, kind="stable")]
+        return list(different.values())
 
     def _begin(self, choices: Sequence[Candidate], shown: Callable[[], object]) -> list[Trial]:
         """Makes trials of choices, ready to train; fewer if time runs out."""
@@ -211,6 +216,22 @@ class Search:
         if p.cost is None and choice.simulated is not None:
             most = round(choice.simulated.per_s / p.per_instance * self.budget.seconds / PIECES)
         return p.trial(choice, self.prepared[choice.plan_key], self.goal, most)
+
+    def _again(self, finalists: Sequence[Trial], run: int) -> list[Trial]:
+        """Trials of the same choices with another order of instances, ready to train.
+
+        Raises:
+          OutOfTime: If the budget ends before.
+        """
+        trials = []
+        for finalist in finalists:
+            choice = finalist.choice
+            seed = choice.settings["seed"] + run
+            order = np.random.default_rng(seed).permutation(len(finalist.train))
+            trial = self._trial(replace(choice, settings={**choice.settings, "seed": seed}))
+            trials.append(replace(trial, train=Subset(self.predictor.train, order)))
+            trials[-1].warm_up(self.budget)
+        return trials
 
     def _tuned(self, trials: Sequence[Trial], seed: int) -> Tuned:
         tried = [replace(trial.choice, tried=trial.result()) for trial in trials if trial.pieces]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -70,6 +71,7 @@ class Trial:
       examples: Examples that were trained on until then.
       values: The metric there.
       staleness: Mean staleness in each piece.
+      runs: Seconds to the target in each run of a play-off, the first one that of this trial; empty if there was none.
     """
 
     choice: Candidate
@@ -86,6 +88,7 @@ class Trial:
     examples: list[float] = field(default_factory=lambda: [0.0])
     values: list[float] = field(default_factory=list)
     staleness: list[float] = field(default_factory=list)
+    runs: Sequence[float] = ()
 
     def warm_up(self, budget: Budget) -> None:
         """Compiles what the first instances need, and evaluates the parameters that it begins with.
@@ -195,14 +198,16 @@ class Trial:
     def result(self) -> Tried:
         """The results so far."""
         reached = self.to_target
+        needed_s = None if reached is None else float(np.exp(np.mean(np.log(self.runs)))) if self.runs else reached[0]
         return Tried(
             seconds=self.seconds[-1],
             examples=round(self.examples[-1]),
             value=self.values[-1],
             best=self.value_at(self.seconds[-1]),
             staleness=float(np.mean(self.staleness)) if self.staleness else 0.0,
-            seconds_to_target=None if reached is None else reached[0],
+            seconds_to_target=needed_s,
             examples_to_target=None if reached is None else reached[1],
+            runs=max(1, len(self.runs)),
         )
 
     def _piece(self) -> Subset:

@@ -134,7 +134,7 @@ def _sentences(amount: Amount) -> Pair:
 
 def _shuffles(amount: Amount) -> Pair:
     """Operations in an order of each instance's own."""
-    best = {"min_admission": 2048, "max_dispatch_size": 1024, "max_active_keys": 8192}
+    best = {"min_admission": 2048, "max_dispatch_size": 1024, "max_active_keys": 8192, "operations": 8}
     _, task = _set_up("permutation", 8192, amount, **best)
     data = permutation.generate(len(task.train))
     params = permutation_model.init(KEY)

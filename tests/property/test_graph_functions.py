@@ -146,6 +146,7 @@ EDGES = st.one_of(st.just([]), st.lists(ENDS, min_size=2, max_size=2))
 """Few sizes, so that JAX compiles few operations."""
 
 
+@pytest.mark.users
 @settings(max_examples=examples(24))
 @given(st.sampled_from(sorted(MODELS)), st.sampled_from([1, 3]), EDGES, EDGES, st.integers(0, 2), st.integers(0, 9))
 def test_gradients_of_random_graphs(name, n, zeros, ones, rounds, seed):

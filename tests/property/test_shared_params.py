@@ -43,6 +43,7 @@ def wanted_of_the_tied_model():
     return reference(graphs.tied(), init_params(graphs.tied()), DATA, oracle="eager")
 
 
+@pytest.mark.users
 @settings(max_examples=examples(24))
 @given(schedules(sizes=(2,), rich=True), st.sampled_from(["current", "stashed"]))
 def test_a_tied_embedding_has_the_gradient_of_the_tied_model(schedule, weights):

@@ -18,7 +18,7 @@ def test_every_model_can_be_named() -> None:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_the_most_common_answer_is_far_from_the_target(name: str) -> None:
+def test_the_most_common_answer_is_far_from_the_target(name: Name) -> None:
     recipe = RECIPES[name]
     assert chance(FunctionsOptions(name=name, n_train=1, n_valid=300)) < recipe.target - 0.2
 
@@ -33,3 +33,12 @@ def test_a_run_says_whether_the_target_was_reached(tmp_path: Path, capsys: pytes
     reached = history.best("accuracy") >= 0.001
     assert f"target 0.001 {'reached' if reached else 'not reached'}: {history.best('accuracy'):.4f}" in told
     assert "always the most common answer:" in told
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "name", [name for name in get_args(Name) if name != "programmer-interpreter"]
+)  # takes too long
+def test_a_model_reaches_its_target(name: Name, tmp_path: Path) -> None:
+    (history,) = main(FunctionsOptions(name=name, out=tmp_path))
+    assert history.best("accuracy") >= RECIPES[name].target

@@ -255,6 +255,12 @@ def test_permutations_replicas_are_made() -> None:
     assert {"operation1/0", "operation1/1"} <= set(task.graph.parameterised)
 
 
+@pytest.mark.long
+def test_permutations_are_learned_with_the_settings_that_users_get(tmp_path: Path) -> None:
+    (history,) = permutation.main(PermutationOptions(out=tmp_path))
+    assert history.best("accuracy") >= 0.97 and len(history) <= 5
+
+
 @pytest.mark.full
 def test_figure_5b_has_a_point_for_each_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = {"n_train": 60, "n_valid": 20, "batch_size": 10, "hidden": 4, "epochs": 1, "max_dispatch_size": 2}
@@ -273,8 +279,8 @@ def test_babi15_has_enough_fresh_samples() -> None:
 
 
 def test_intervals_are_what_a_batch_brings() -> None:
-    rows = {"edge0": 30.0, "edge1": 0.01, "update/0": 40.0, "update/1": 32.0}
-    assert intervals(rows, 10) == {"edge0": 300, "edge1": 1, "update/0": 720, "update/1": 720}
+    rows = {"edge0": 30.0, "edge1": 0.01, "unknown": 0.0, "update/0": 40.0, "update/1": 32.0}
+    assert intervals(rows, 10) == {"edge0": 300, "edge1": 1, "unknown": 10, "update/0": 720, "update/1": 720}
 
 
 @pytest.mark.full

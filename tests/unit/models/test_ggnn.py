@@ -117,6 +117,7 @@ def test_no_two_layers_begin_with_the_same_numbers(start, last):
     assert abs(np.corrcoef(params["edge1"]["w"].ravel()[:H], params[last]["gate"]["w"].ravel()[:H])[0, 1]) < 0.9
 
 
+@pytest.mark.users
 def test_kinds_of_edges_are_numbered_however_many_there_are():
     """JAX sorts the keys of dictionaries, and `edge10` is before `edge2` then."""
     params, one = ggnn.init_selection(jax.random.key(0), 2, 3, n_kinds=11), np.array([1])

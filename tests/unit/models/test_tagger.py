@@ -156,6 +156,7 @@ def test_gradients_stay_with_replicas_workers_and_single_messages(tmp_path: Path
         assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max()
 
 
+@pytest.mark.users
 def test_metrics_count_words_and_words_inside_entities(tmp_path: Path) -> None:
     data = sentences(tmp_path, *[*INTERESTING.values()][:5])
     compiled = model(data, replace(SMALL, noise=9.0))

@@ -747,6 +747,7 @@ def test_a_users_controller_loop_pumps_token_by_token(workers):
     assert len(looped.fit(examples, examples[:2], epochs=2, **QUIET)) == 2
 
 
+@pytest.mark.full
 def test_a_memory_limit_holds_controller_loops_back_and_nothing_is_compiled_late():
     data = graphs.rnn_data([6, 2, 6, 1, 4, 6])
     examples = [(i["tokens"].payload, i["label"]) for i in data]

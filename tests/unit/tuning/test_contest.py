@@ -3,41 +3,11 @@
 import math
 
 import pytest
+from support.told_trials import Clock, Told
 
-from ampjax.tuning.budget import Budget, OutOfTime
-from ampjax.tuning.candidate import Candidate, Figures
+from ampjax.tuning.budget import Budget
 from ampjax.tuning.contest import contest, standings
-from ampjax.tuning.efficiency import guess, predicted_seconds
-from ampjax.tuning.trial import Goal, Trial
-
-GOAL = Goal("accuracy", 0.9)
-
-
-class Clock:
-    def __init__(self):
-        self.now_s = 0.0
-
-    def __call__(self):
-        return self.now_s
-
-
-class Told(Trial):
-    """A trial whose accuracy rises by the second at a known rate; a piece takes `piece_s`, on the clock twice that."""
-
-    def __init__(self, clock, rate, piece_s=1.0, figures=None, top=1.0):
-        choice = Candidate({"max_active_keys": 1}, {}, figures or Figures(100.0, 0.0, 1.0))
-        super().__init__(choice, None, [0], [0], GOAL, 1)  # type: ignore[arg-type]
-        self.values.append(0.0)
-        self.clock, self.rate, self.piece_s, self.top = clock, rate, piece_s, top
-
-    def advance(self, budget):
-        self.clock.now_s += 2 * self.piece_s
-        if budget.left_s < 0:
-            raise OutOfTime
-        self.seconds.append(self.seconds[-1] + self.piece_s)
-        self.examples.append(self.examples[-1] + 100 * self.piece_s)
-        self.values.append(min(self.top, self.rate * self.seconds[-1]))
-        self.staleness.append(0.0)
+from ampjax.tuning.trial import Goal
 
 
 def nobody(trials):
@@ -129,24 +99,3 @@ def test_losses_fall():
     assert goal.is_met(0.5) and not goal.is_met(0.6)
     assert goal.badness(0.1) < goal.badness(0.2) < goal.badness(math.nan) == math.inf
     assert not Goal("loss", None).is_met(-1.0)
-
-
-def test_without_trials_a_choice_is_guessed_by_rate_staleness_and_updates():
-    usual = Figures(100.0, 0.0, 1.0)
-    choices = [usual, Figures(200.0, 0.0, 1.0), Figures(100.0, 4.0, 1.0), Figures(100.0, 0.0, 0.25)]
-    seconds = predicted_seconds(choices, [])
-    assert [s / seconds[0] for s in seconds] == pytest.approx([1.0, 0.5, 2.0, 2.0])
-    assert guess(usual) == 0.0
-
-
-def test_trials_correct_the_guess_for_choices_that_are_alike():
-    """Many updates turn out to need ten times the examples; a choice beside it then looks worse than one that is unlike."""
-    clock = Clock()
-    often, seldom = Figures(100.0, 0.0, 1.0), Figures(100.0, 0.0, 1 / 64)
-    trials = [Told(clock, 0.01, figures=often), *(Told(clock, 0.1, figures=seldom) for _ in range(2))]
-    before = predicted_seconds([often, seldom], [])
-    for trial in trials:
-        for _ in range(10):
-            trial.advance(Budget(1000.0, clock))
-    after = predicted_seconds([Figures(100.0, 0.0, 0.9), Figures(100.0, 0.0, 1 / 60)], trials)
-    assert before[0] < before[1] and after[0] > after[1]

@@ -80,8 +80,9 @@ def test_the_chosen_settings_reach_the_target(found):
     assert history.first_to(0.01, "loss") is not None
 
 
-def test_no_trial_was_sooner_than_the_chosen_one(found):
-    seconds = [c.tried.seconds_to_target for c in found.candidates if c.tried and c.tried.seconds_to_target]
+def test_no_trial_that_ran_as_often_was_sooner_than_the_chosen_one(found):
+    tried = [c.tried for c in found.candidates if c.tried and c.tried.seconds_to_target]
+    seconds = [t.seconds_to_target for t in tried if t.runs == max(t.runs for t in tried)]
     assert len(found.candidates) == 8 and len(seconds) >= 1
     assert found.best.tried.seconds_to_target == min(seconds)
 

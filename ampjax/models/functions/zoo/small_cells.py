@@ -27,16 +27,17 @@ def init_linears(key: jax.Array, **sizes: tuple[int, int]) -> dict[str, Any]:
     }
 
 
-def init_tables(key: jax.Array, features: int, **rows: int) -> dict[str, Any]:
+def init_tables(key: jax.Array, features: int, scale: float = 1.0, **rows: int) -> dict[str, Any]:
     """Makes tables of vectors.
 
     Args:
       key: A PRNG key.
       features: Length of a vector.
+      scale: Standard deviation of the initial normal values.
       **rows: By name, how many.
     """
     keys = jax.random.split(key, len(rows))
-    return {name: Embed(n, features).init(one) for (name, n), one in zip(rows.items(), keys, strict=True)}
+    return {name: Embed(n, features, scale).init(one) for (name, n), one in zip(rows.items(), keys, strict=True)}
 
 
 def lstm(p: Mapping[str, jax.Array], state: jax.Array, x: jax.Array) -> jax.Array:

@@ -13,7 +13,7 @@ from support.parity import assert_equal, ours
 
 import ampjax as amp
 from ampjax.data.generated import spirals
-from ampjax.models.functions.zoo import stochastic_depth
+from ampjax.models.functions.zoo import memory_network, stochastic_depth
 from experiments.functions import RECIPES
 
 KEY = jax.random.key(0)
@@ -81,6 +81,12 @@ def test_a_layer_that_is_skipped_does_not_run() -> None:
     assert rows.get("layer2", 0) == 0
     told = trainer.evaluate(data)
     assert told["loss"] == pytest.approx(float(compiled.loss(params, instances)) / 40, rel=1e-5)
+
+
+def test_the_attention_of_a_fresh_memory_network_is_spread() -> None:
+    p = memory_network.init(KEY)
+    weights = jax.nn.softmax(p["source"] @ p["start"].T, axis=0)  # of a place's facts, by the place where one starts
+    assert weights.max() < 0.25, "attention that starts sharp seldom finds another fact"
 
 
 @EVERY_MODEL

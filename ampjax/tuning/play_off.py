@@ -1,0 +1,93 @@
+"""A play-off: the best trials run again, each time with another order of instances, as one run tells little of choices that are near each other.
+
+On the treebank the same choice needs between 5,600 and 8,800 trees to a target, so with one run the second best choice wins often.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ampjax.tuning.budget import Budget, OutOfTime
+from ampjax.tuning.trial import Trial
+
+FINALISTS = 2
+RUNS = 3
+"""Runs of each finalist, at most, with that of the contest."""
+
+CLEAR = 1.5
+"""A finalist that needs so many times the other one's seconds has lost, and is stopped there."""
+
+LONGEST = 4.0
+"""Times the seconds of the slower one in the first run, after which a later run has shown nothing and ends."""
+
+RESERVE = 1.5
+"""Times what the last run took, on the clock, that must be left of the budget for another one."""
+
+Again = Callable[[Sequence[Trial], int], Sequence[Trial]]
+"""From the finalists and the number of a run to trials of the same choices, ready to train."""
+
+
+def play_off(
+    trials: Sequence[Trial], again: Again, budget: Budget, progress: Callable[[], object] = lambda: None
+) -> list[Trial]:
+    """Trains the two best to the target, then again as long as they are near each other and the budget lasts.
+
+    Args:
+      trials: The trials of a contest, the best first.
+      again: Makes trials for another run.
+      budget: What may be spent. A run that it ends does not count.
+      progress: Called after each piece.
+
+    Returns:
+      The same trials, the best first: the finalists by the geometric mean of their seconds to the target, which their results have.
+    """
+    finalists, others = list(trials[:FINALISTS]), list(trials[FINALISTS:])
+    if len(finalists) < FINALISTS or finalists[0].to_target is None:
+        return list(trials)
+    runs: list[list[float]] = []
+    try:
+        run: Sequence[Trial] = finalists
+        while True:
+            began = budget.spent_s
+            most_s = LONGEST * max(runs[0]) if runs else math.inf
+            runs.append(_to_target(run, budget, progress, most_s))
+            means = np.exp(np.mean(np.log(runs), axis=0))
+            took_s = max(budget.spent_s - began, min(means) * len(finalists))
+            if len(runs) == RUNS or max(means) >= CLEAR * min(means) or budget.left_s < RESERVE * took_s:
+                break
+            run = again(finalists, len(runs))
+    except OutOfTime:
+        pass
+    if not runs:
+        return list(trials)
+    means = np.exp(np.mean(np.log(runs), axis=0))
+    for trial, seconds in zip(finalists, zip(*runs, strict=True), strict=True):
+        trial.runs = seconds
+    return [finalists[i] for i in np.argsort(means, kind="stable")] + others
+
+
+def _to_target(trials: Sequence[Trial], budget: Budget, progress: Callable[[], object], most_s: float) -> list[float]:
+    """Trains trials in turn to the target, each for some seconds at most; gives the seconds of each, of one that was stopped those until then.
+
+    Raises:
+      OutOfTime: If the budget ends before, or none comes to the target.
+    """
+
+    def needed_s(trial: Trial) -> float:
+        return math.inf if (reached := trial.to_target) is None else reached[0]
+
+    def goes_on(trial: Trial) -> bool:
+        hopeless = trial.has_diverged or trial.seconds[-1] >= min(most_s, CLEAR * min(map(needed_s, trials)))
+        return trial.to_target is None and not (trial.pieces and hopeless)
+
+    while able := [trial for trial in trials if goes_on(trial)]:
+        budget.check()
+        min(able, key=lambda trial: trial.seconds[-1]).advance(budget)
+        progress()
+    best_s = min(map(needed_s, trials))
+    if not math.isfinite(best_s):  # all have diverged, or train for too long
+        raise OutOfTime
+    return [max(min(needed_s(trial), CLEAR * best_s), 1e-9) for trial in trials]

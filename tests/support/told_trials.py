@@ -1,0 +1,36 @@
+"""Trials that are told in advance how well they will do, on a clock of their own."""
+
+from __future__ import annotations
+
+from ampjax.tuning.budget import OutOfTime
+from ampjax.tuning.candidate import Candidate, Figures
+from ampjax.tuning.trial import Goal, Trial
+
+GOAL = Goal("accuracy", 0.9)
+
+
+class Clock:
+    def __init__(self):
+        self.now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+
+class Told(Trial):
+    """A trial whose accuracy rises by the second at a known rate; a piece takes `piece_s`, on the clock twice that."""
+
+    def __init__(self, clock, rate, piece_s=1.0, figures=None, top=1.0):
+        choice = Candidate({"max_active_keys": 1}, {}, figures or Figures(100.0, 0.0, 1.0))
+        super().__init__(choice, None, [0], [0], GOAL, 1)  # type: ignore[arg-type]
+        self.values.append(0.0)
+        self.clock, self.rate, self.piece_s, self.top = clock, rate, piece_s, top
+
+    def advance(self, budget):
+        self.clock.now_s += 2 * self.piece_s
+        if budget.left_s < 0:
+            raise OutOfTime
+        self.seconds.append(self.seconds[-1] + self.piece_s)
+        self.examples.append(self.examples[-1] + 100 * self.piece_s)
+        self.values.append(min(self.top, self.rate * self.seconds[-1]))
+        self.staleness.append(0.0)

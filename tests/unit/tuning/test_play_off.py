@@ -1,0 +1,96 @@
+"""The best two trials of a contest run again, with other luck."""
+
+import math
+
+import pytest
+from support.told_trials import Clock, Told
+
+from ampjax.tuning.budget import Budget
+from ampjax.tuning.play_off import RUNS, play_off
+
+
+def reached(clock, rate):
+    """A trial that has come to its target, an accuracy of 0.9."""
+    trial = Told(clock, rate)
+    while trial.to_target is None:
+        trial.advance(Budget(1e9, clock))
+    return trial
+
+
+def luck(clock, *rates):
+    """Makes the trials of later runs, by run and finalist; tells which runs were asked for."""
+    asked = []
+
+    def again(finalists, run):
+        asked.append(run)
+        return [Told(clock, rate) for rate in rates[run - 1]]
+
+    return again, asked
+
+
+def test_the_mean_of_all_runs_decides():
+    clock = Clock()
+    lucky, steady, third = reached(clock, 0.3), reached(clock, 0.25), Told(clock, 0.1)
+    again, asked = luck(clock, (0.15, 0.25), (0.15, 0.25))
+    assert play_off([lucky, steady, third], again, Budget(1000.0, clock)) == [steady, lucky, third]
+    assert asked == [1, 2] and len(lucky.runs) == RUNS
+    assert lucky.runs == pytest.approx((3.0, 5.4, 5.4)) and steady.runs == pytest.approx((3.6, 3.6, 3.6))
+    result = lucky.result()
+    assert result.runs == RUNS and result.seconds_to_target == pytest.approx((3.0 * 5.4 * 5.4) ** (1 / 3))
+    assert third.result().runs == 1 and third.pieces == 0
+
+
+def test_a_finalist_that_the_contest_stopped_goes_on_to_the_target():
+    clock = Clock()
+    first, second = reached(clock, 0.3), Told(clock, 0.25)
+    again, _ = luck(clock, (0.2, 0.3), (0.2, 0.3))
+    assert play_off([first, second], again, Budget(1000.0, clock)) == [second, first]
+    assert second.runs[0] == pytest.approx(3.6)
+
+
+def test_who_is_far_behind_is_stopped_and_needs_no_second_run():
+    clock = Clock()
+    first, second = reached(clock, 0.3), Told(clock, 0.01)
+    again, asked = luck(clock)
+    assert play_off([first, second], again, Budget(1000.0, clock)) == [first, second]
+    assert not asked and second.seconds[-1] == 5.0 and second.result().seconds_to_target is None
+
+
+def test_a_run_for_which_the_budget_is_too_short_does_not_begin_and_one_that_it_ends_does_not_count():
+    clock = Clock()
+    again, asked = luck(clock, (0.2, 0.3))
+    play_off([reached(clock, 0.3), reached(clock, 0.25)], again, Budget(5.0, clock))
+    assert not asked
+    trials = [reached(clock, 0.3), reached(clock, 0.25)]
+    again, asked = luck(clock, (0.2, 0.01))
+    assert play_off(trials, again, Budget(12.0, clock)) == trials
+    assert asked == [1] and [len(trial.runs) for trial in trials] == [1, 1]
+
+
+def test_one_trial_or_a_target_that_nobody_has_reached_leave_the_order():
+    clock = Clock()
+    again, asked = luck(clock)
+    alone, far = [reached(clock, 0.3)], [Told(clock, 0.01), Told(clock, 0.02)]
+    assert play_off(alone, again, Budget(100.0, clock)) == alone
+    assert play_off(far, again, Budget(100.0, clock)) == far
+    assert not asked
+
+
+def test_a_run_in_which_all_diverge_does_not_count():
+    clock = Clock()
+    trials = [reached(clock, 0.3), reached(clock, 0.25)]
+
+    def again(finalists, run):
+        bad = [Told(clock, math.nan, top=math.nan) for _ in finalists]
+        return bad
+
+    assert play_off(trials, again, Budget(1000.0, clock)) == trials
+    assert [len(trial.runs) for trial in trials] == [1, 1]
+
+
+def test_a_run_in_which_nobody_comes_to_the_target_ends_and_does_not_count():
+    clock = Clock()
+    first, second = reached(clock, 0.3), reached(clock, 0.25)
+    stuck = [Told(clock, 0.1, top=0.5), Told(clock, 0.1, top=0.5)]
+    assert play_off([first, second], lambda finalists, run: stuck, Budget(1e9, clock)) == [first, second]
+    assert first.runs == pytest.approx((3.0,)) and all(trial.seconds[-1] <= 4 * 3.6 + 1 for trial in stuck)
