@@ -117,9 +117,8 @@ def test_rows_that_are_written_between_a_dispatchs_parameter_changes_overlap_non
     changes = Update("layer", 4), Merge("group", ("layer", "other"))
     told = {1: (0, rows, "forward", np.array([5]), 1, ()), 2: (0, layer, "backward", np.array([4]), 1, changes)}
     timed = [(2, 0, 1, 100, 120, 1, 100, 1, 20, 10, 0), (2, -1, 1, 150, 150, 1, 150, 1, 0, 30, 0)]
-    timed.insert(
-        1 if is_written_between else 2, (1, 1, 0, *(2 * [140 if is_written_between else 190]), 1, 140, 1, 5, 0, 0)
-    )
+    at, place = (140, 1) if is_written_between else (190, 2)
+    timed.insert(place, (1, 1, 0, at, at, 1, at, 1, 5, 0, 0))
     launches, waits = np.array(timed, np.int64), np.zeros((0, 3), np.int64)
     measured = MeasuredHost("host", "here", (0,), 0, 0, launches, waits, 500, 0, {}, 0)
     trace = amp.Trace()
