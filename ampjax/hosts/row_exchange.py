@@ -226,8 +226,11 @@ class RowExchange:
           RowsFailed: If computing what others may wait for has failed.
         """
         while (rows := self._next_rows(peer, number)) is None:
-            self.send_all()
-            if (message := self._from(peer, PATIENCE_S)) is not None:
+            if (
+                self._outgoing
+            ):  # what has come meanwhile is used before this host waits for the next ones to be computed
+                self._send_first()
+            elif (message := self._from(peer, PATIENCE_S)) is not None:
                 self._arrived[peer].append(message)
             else:
                 self._look_for_the_end()

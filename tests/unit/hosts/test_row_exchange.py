@@ -85,6 +85,21 @@ def test_who_waits_sends_first_what_others_wait_for():
     assert both.written == [(1, [1.0])]
 
 
+def test_who_waits_goes_on_once_rows_have_come_though_it_has_not_sent_all_its_own():
+    both = Both()
+    both.first.await_rows(1, launch(1, 4))
+    for number in (2, 3):
+        both.first.send_later(1, 1, launch(number), np.array([number]))
+        both.second.await_rows(0, launch(number, number))
+    both.second.send(0, 1, [np.array([1])])
+    both.first.write_for(launch(5, 4))
+    both.second.write_received()
+    assert both.written == [(1, [1]), (2, [2])]
+    both.first.send_all()
+    both.second.write_received()
+    assert both.written[2:] == [(3, [3])]
+
+
 def test_only_rows_of_earlier_batches():
     both = Both()
     for batch in (1, 2):
