@@ -13,6 +13,7 @@ from ampjax.errors import DataError, GraphError, NumericsError
 from ampjax.frontend.combinators.structures import Ragged
 from ampjax.numerics.differences import Difference, Verification, compare, difference_table
 from ampjax.numerics.double_precision import operation_by_operation, widened
+from ampjax.numerics.product_precision import advice_on_rounded_products
 from ampjax.train.preparation import showing_compilations
 from ampjax.train.settings import Settings
 from ampjax.train.trainer import Trainer
@@ -73,12 +74,12 @@ def _verdict(name: str, n: int, how: str, differences: Sequence[Difference], tol
     key, path, worst = max(differences, key=lambda difference: difference[2])
     table = difference_table(differences, tolerance)
     if not worst <= tolerance:
+        ours = "Does the function compute the same whenever it is called? If so, this is a mistake of ampjax's."
         raise NumericsError(
             f"verify, {_part(key)}{path}",
             f"what `jax.grad` of `{name}`, {how}, gives for {counted(n, 'instance')}, to {tolerance:.0e}",
             f"a difference of {worst:.1e}",
-            "Does the function compute the same whenever it is called? If so, this is a mistake of ampjax's. All differences:\n"
-            + table,
+            f"{advice_on_rounded_products() or ours} All differences:\n{table}",
         )
     seen = f"the loss and {counted(len(differences) - 1, 'gradient')} of {counted(n, 'instance')}"
     report = [

@@ -27,7 +27,7 @@ _OURS = tuple(File(__file__).parents[1] / name for name in ("sparse", "jaxprs", 
 
 
 def opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
-    """A jaxpr and the values of its constants. JAX 0.10 keeps the two apart; since 0.12 they are one object.
+    """A jaxpr and the values of its constants. JAX 0.10 keeps the two apart; later they are one object.
 
     Args:
       jaxpr: An open jaxpr, or a closed one.
@@ -36,6 +36,15 @@ def opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
       The open jaxpr, and the values of its constants.
     """
     return getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
+
+
+def without_values(jaxpr: Any) -> Any:
+    """An open jaxpr whose constants are inputs, the first ones. In JAX 0.11 and later any jaxpr has its constants' values, which may be tracers.
+
+    Args:
+      jaxpr: An open jaxpr.
+    """
+    return partial_eval.convert_constvars_jaxpr(jaxpr)
 
 
 def needed(jaxpr: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ampjax.ir.graph import Graph
 from ampjax.numerics.differences import Verification
+from ampjax.numerics.product_precision import advice_on_rounded_products
 from ampjax.testing.engine_run import differences_of, run_engine
 from ampjax.testing.reference import reference, with_tables
 from ampjax.testing.verification import account, not_looked_at, random_nodes
@@ -84,7 +85,8 @@ def verify(
     worst = max(value for parts in differences for part in parts.values() for *_, value in part)
     verdict = "agrees with" if worst <= tolerance else "differs from"
     drawing = random_nodes(graph)
-    why = f" {_draws(drawing)}" if drawing and worst > tolerance else ""
+    reasons = (_draws(drawing) if drawing else "", advice_on_rounded_products())
+    why = "".join(f" {reason}" for reason in reasons if reason and not worst <= tolerance)
     how = "evaluated operation by operation in float64" if oracle == "eager" else "with compiled bodies"
     unseen = not_looked_at(graph, tried, wanted, oracle, max(run.largest for run in runs))
     report = [

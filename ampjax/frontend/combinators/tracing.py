@@ -22,7 +22,7 @@ from jax.extend import core as jex
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.variable_names import assigned_name
 from ampjax.jaxprs.content import HasContent
-from ampjax.jaxprs.primitives import is_library_file, line_text, shape_text
+from ampjax.jaxprs.primitives import is_library_file, line_text, shape_text, without_values
 
 COMBINATOR = jex.Primitive("combinator")
 """The primitive that every combinator binds; its parameter `call` says which one it is."""
@@ -56,7 +56,7 @@ class Dimensions:
 
 
 @dataclass(frozen=True, eq=False)
-class Traced:
+class Traced(HasContent):
     """A function that a combinator was given, traced.
 
     Args:
@@ -70,6 +70,10 @@ class Traced:
     results: Any
     line: str
     called: str = ""
+
+    def content(self) -> Any:
+        """What it computes from what it closed over and its arguments."""
+        return without_values(self.jaxpr)
 
     @property
     def variables(self) -> list[Any]:
@@ -121,7 +125,7 @@ class Call(HasContent):
 
     def content(self) -> Any:
         """What it computes, whatever lines it comes from."""
-        return self.kind, tuple(function.jaxpr for function in self.functions), tuple(self.n_closed), dict(self.options)
+        return self.kind, tuple(self.functions), tuple(self.n_closed), dict(self.options)
 
 
 @contextmanager

@@ -100,8 +100,8 @@ def _is_alike(one: Equation, other: Equation) -> bool:
     if not isinstance(number, Name) or not isinstance(another, Name) or number.aval.dtype != another.aval.dtype:
         return False
     pairs = [pair for i, pair in enumerate(zip(one.inputs, other.inputs, strict=True)) if i != at]
-    return all(_is_same(*pair) for pair in pairs) and [content(f.jaxpr) for f in first.functions] == [
-        content(f.jaxpr) for f in second.functions
+    return all(_is_same(*pair) for pair in pairs) and [content(f.content()) for f in first.functions] == [
+        content(f.content()) for f in second.functions
     ]
 
 
