@@ -13,18 +13,24 @@ from functools import partial
 
 import jax
 
+from ampjax.drivers.host_order import has_expected_order, in_expected_order
 from ampjax.drivers.hosted_timer import HostedTimer
 from ampjax.drivers.run import Loop
 from ampjax.drivers.sampling_timer import SamplingTimer
 from ampjax.drivers.tracer import Tracer
 from ampjax.drivers.waiting_timer import WaitingTimer
 from ampjax.engine.executor_protocol import AnyExecutor
+from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.trace.trace import Trace
 from ampjax.utils.wait_with_warning import wait_with_warning
 
 FENCE_EVERY = 16
 """Dispatches between two fences on a worker's device."""
+
+HOSTS_FENCE_EVERY, HOSTS_AHEAD = 64, 256
+"""The same where workers are on hosts, and how many a worker may be sent before it has done them: some batches, so that a host has one while another is
+on its way, and the driver seldom has to be woken."""
 
 
 class AsyncioDriver:
@@ -38,7 +44,8 @@ class AsyncioDriver:
 
     def __init__(self, loop: Loop, run_ahead: int = 64, trace: Trace | None = None):
         self._loop, self._run_ahead, self._trace = loop, max(run_ahead, 2 * FENCE_EVERY), trace
-        self._fences: list[deque[tuple[jax.Array, Dispatch]]] = [deque() for _ in range(loop.scheduler.plan.workers)]
+        self._fences: list[deque[tuple[jax.Array, str]]] = [deque() for _ in range(loop.scheduler.plan.workers)]
+        self._fence_every = FENCE_EVERY
         self._moved = asyncio.Event()
         self._over = False
         self._tracer: Tracer | None = None
@@ -54,17 +61,33 @@ class AsyncioDriver:
         """
         if self._trace is not None:
             self._start_trace(self._trace)
-        self._loop.settle()
         try:
             async with asyncio.TaskGroup() as self._group:
-                for worker in range(self._loop.scheduler.plan.workers):
-                    self._group.create_task(self._worker(worker), name=f"ampjax worker {worker}")
+                if has_expected_order(self._loop):
+                    self._group.create_task(self._all_workers(), name="ampjax workers")
+                else:
+                    self._loop.settle()
+                    for worker in range(self._loop.scheduler.plan.workers):
+                        self._group.create_task(self._worker(worker), name=f"ampjax worker {worker}")
             if isinstance(self._watch, SamplingTimer | HostedTimer):
                 await asyncio.get_running_loop().run_in_executor(None, self._watch.wait)
         except* Exception as errors:
             raise _first(errors) from None
         finally:
             self._end_trace()
+
+    async def _all_workers(self) -> None:
+        """Decides for the workers of all hosts in the order in which their dispatches are expected to end."""
+        clock, workers = self._loop.scheduler.tables.t.clock, range(self._loop.scheduler.plan.workers)
+        issued = int(clock[c.NOW])
+        self._fence_every, self._run_ahead = HOSTS_FENCE_EVERY, max(self._run_ahead, HOSTS_AHEAD)
+        for _ in in_expected_order(self._loop, self._trace is not None):
+            if clock[c.NOW] - issued >= self._fence_every * len(workers):
+                issued = int(clock[c.NOW])
+                for worker in workers:
+                    await self._keep_pace(worker, f"what was decided last for worker {worker}")
+            else:
+                await asyncio.sleep(0)
 
     async def _worker(self, worker: int) -> None:
         issued = 0
@@ -100,7 +123,7 @@ class AsyncioDriver:
                 self._moved.set()
             issued += len(found)
             if issued % FENCE_EVERY == 0:
-                await self._keep_pace(worker, last)
+                await self._keep_pace(worker, self._words(last))
 
     def _take(self, worker: int, issued: int) -> list[Dispatch]:
         """The worker's next dispatches until the next fence, done as they are decided.
@@ -119,7 +142,7 @@ class AsyncioDriver:
         self._loop.done(dispatch)
         self._moved.set()
 
-    async def _keep_pace(self, worker: int, dispatch: Dispatch) -> None:
+    async def _keep_pace(self, worker: int, last: str) -> None:
         """Puts a fence into the device's queue, and waits for an old one if too many are not reached."""
         self._loop.queue.carry_out()
         executor = self._loop.executor
@@ -127,14 +150,14 @@ class AsyncioDriver:
         if executor is not None:
             fence = executor.fences.of_worker(worker)
             if fence is not None:
-                fences.append((fence, dispatch))
+                fences.append((fence, last))
         while fences and getattr(fences[0][0], "is_ready", bool)():  # jax.Array's type does not list it
             fences.popleft()
-        if len(fences) * FENCE_EVERY > self._run_ahead:
+        if len(fences) * self._fence_every > self._run_ahead:
             oldest, last = fences.popleft()
             await wait_with_warning(
                 oldest.block_until_ready,
-                f"{self._words(last)}, or one of the {FENCE_EVERY - 1} before it on this worker,",
+                f"{last}, or one of the {self._fence_every - 1} before it on this worker,",
             )
         else:
             await asyncio.sleep(0)

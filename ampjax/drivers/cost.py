@@ -47,6 +47,7 @@ class FlopsCost:
       workers_per_host: Workers that share a host, in their order; None for one host.
       host_latency_ns: As `latency_ns`, between workers of different hosts.
       host_bytes_per_s: As `bytes_per_s`, between workers of different hosts. A transfer has the link to itself.
+      overlap: Whether a worker can begin something else while rows are on their way to it from another host.
 
     Raises:
       SettingsError: If a rate, or the number of workers on a host, is not above 0.
@@ -60,6 +61,7 @@ class FlopsCost:
     workers_per_host: int | None = None
     host_latency_ns: int = 0
     host_bytes_per_s: float = math.inf
+    overlap: bool = False
     _layers: dict[str, tuple[int, int]] = field(default_factory=dict, compare=False, repr=False)
     _bodies: dict[Any, tuple[int, int]] = field(default_factory=dict, compare=False, repr=False)
     _stages: dict[tuple[int, str], list[tuple[str, float]]] = field(default_factory=dict, compare=False, repr=False)
@@ -113,10 +115,10 @@ class FlopsCost:
             fixed = self.other_ns + latency_ns
             for direction in DIRECTIONS[:3]:
                 own = self._terms(stage, self._work(stage, direction), columns)
-                queues.append((len(terms), len(own), fixed, row_bytes))
+                queues.append((len(terms), len(own), fixed, row_bytes, self.overlap and self.is_between_hosts(stage)))
                 terms += own
         return Rates(
-            np.array(queues, np.float64).reshape(-1, 4),
+            np.array(queues, np.float64).reshape(-1, 5),
             np.array(terms, np.float64).reshape(-1, 2),
             np.array([*self._update_sizes.values()], np.float64),
             np.array([self.flops, self._reference], np.float64),
@@ -168,6 +170,11 @@ class FlopsCost:
     def _update_sizes(self) -> dict[str, int]:
         """Of each node that has parameters the size of its matrices, as whoever computes with them multiplies by them."""
         return {name: max(self._layer(user)[1] for user in users) for name, users in self.plan.graph.users.items()}
+
+    @property
+    def overlapping(self) -> frozenset[int]:
+        """The transfers, by number, during which the worker that receives can begin something else."""
+        return frozenset(stage.number for stage in self.plan.stages if self.overlap and self.is_between_hosts(stage))
 
     def is_between_hosts(self, stage: Stage) -> bool:
         """Whether a stage is a transfer between workers of different hosts.

@@ -112,8 +112,10 @@ def _of_host(notes: Mapping[int, Note], host: MeasuredHost, begin_ns: int) -> li
         by_worker[notes[number].worker].append(place)
     costs, spans = Costs(issues), defaultdict[int, _Spans](_Spans)
     for places in by_worker.values():
+        before = None
         for place, times in zip(places, place_in_time([issues[p] for p in places], costs, host.done_ns), strict=True):
-            spans[numbers[place]].add(issues[place], times)
+            spans[numbers[place]].add(issues[place], times, goes_on=numbers[place] == before)
+            before = numbers[place]
     last = max(numbers, default=0) if host.n_dropped else max(notes, default=0)
     ends = {
         w: min([begin_ns, *(span[0] for n in numbers if notes[n].worker == w for span in spans[n].all)])
@@ -143,7 +145,8 @@ def _issued(row: Sequence[int], note: Note) -> Issued:
 class _Spans:
     """From when until when a dispatch's kernels ran, and its parameter changes; None for what its host did not have to do.
 
-    A host's changes may be several operations: they are one span.
+    A host's changes may be several operations: they are one span. If others' rows had to be written before the last of them, it begins behind
+    these, so that no two spans of a worker overlap.
     """
 
     kernels: tuple[int, int] | None = None
@@ -154,18 +157,19 @@ class _Spans:
         """Those that there are."""
         return [span for span in (self.kernels, self.changes) if span is not None]
 
-    def add(self, issued: Issued, times: Times) -> None:
+    def add(self, issued: Issued, times: Times, goes_on: bool) -> None:
         """Adds a launch, or a change, that belongs to the dispatch.
 
         Args:
           issued: What it is.
           times: When it ran.
+          goes_on: Whether what the worker did before it belongs to the dispatch, too.
         """
         stage, _, changes = issued.work
         if stage >= 0:
             self.kernels = times[:2]
         if changes:
-            self.changes = self.changes[0] if self.changes is not None else times[2], times[3]
+            self.changes = self.changes[0] if goes_on and self.changes is not None else times[2], times[3]
 
     def times(self, before_ns: int) -> Times:
         """When both ran; what was not there takes no time, and was when the other was, or else at once.

@@ -114,9 +114,20 @@ class Loop:
         return bool(self.instruments.done)
 
     @property
+    def foresees(self) -> bool:
+        """Whether many dispatches can be decided in one call: nothing must be asked or reported between two of them. The controller may change parameters."""
+        return self.scheduler.foresees and self._decides_ahead and not self.tells_of_ends
+
+    @property
     def advances(self) -> bool:
-        """Whether virtual time can run over many dispatches in one call: nothing must be asked or reported between two of them."""
-        return self.scheduler.decides_alone and self._decides_ahead and not self.tells_of_ends
+        """Whether virtual time can run over many dispatches in one call, as the controller changes no parameters either."""
+        return self.scheduler.decides_alone and self.foresees
+
+    def take_changes(self) -> None:
+        """Takes the controller's parameter changes that wait for workers; they are done at once."""
+        for worker in range(self.scheduler.plan.workers):
+            while worker in self.scheduler.rounds.changes and (dispatch := self.decide(worker)) is not None:
+                self.done(dispatch)
 
     def advance(self, time: VirtualTime) -> bool:
         """Lets virtual time go on over some dispatches, hands them on, and admits what there is room for.

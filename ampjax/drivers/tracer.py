@@ -172,14 +172,19 @@ def _add_queues(samples: Sequence[Any], stages: Sequence[Stage], trace: Trace) -
 
 
 def add_dispatches(trace: Trace, placed: Iterable[tuple[Note, Times]]) -> None:
-    """Adds dispatches to a trace, in the order in which they started.
+    """Adds dispatches to a trace: kernels and parameter changes in the order in which they started.
 
     Args:
       trace: The trace.
       placed: What each was, and its times.
     """
-    for note, times in sorted(placed, key=lambda pair: pair[1][0]):
-        add_dispatch(trace, note, *times)
+    parts = [
+        (span, add, note)
+        for note, times in placed
+        for span, add in ((times[:2], _add_kernels), (times[2:], _add_changes))
+    ]
+    for span, add, note in sorted(parts, key=lambda part: part[0]):
+        add(trace, note, *span)
 
 
 def add_dispatch(trace: Trace, note: Note, start_ns: int, end_ns: int, changes_ns: int, changed_ns: int) -> None:
@@ -193,10 +198,18 @@ def add_dispatch(trace: Trace, note: Note, start_ns: int, end_ns: int, changes_n
       changes_ns: When its parameter changes started.
       changed_ns: When they ended.
     """
+    _add_kernels(trace, note, start_ns, end_ns)
+    _add_changes(trace, note, changes_ns, changed_ns)
+
+
+def _add_kernels(trace: Trace, note: Note, start_ns: int, end_ns: int) -> None:
     if note.stage is not None:
         n = len(note.instances)
         trace.add(note.worker, note.stage.name, note.kind, start_ns, end_ns, note.instances, rows=note.rows, messages=n)
+
+
+def _add_changes(trace: Trace, note: Note, start_ns: int, end_ns: int) -> None:
     if note.changed:
-        trace.add(note.worker, note.changed, "update", changes_ns, changed_ns)
+        trace.add(note.worker, note.changed, "update", start_ns, end_ns)
     for update in note.updates:
-        trace.add_staleness(update.node, changed_ns, update.count, update.mean_staleness)
+        trace.add_staleness(update.node, end_ns, update.count, update.mean_staleness)

@@ -38,6 +38,7 @@ class VirtualDriver:
     def __init__(self, loop: Loop, cost: Cost, trace: Trace | None = None, now_ns: int = 0):
         self._loop, self._cost, self._trace = loop, cost, trace
         self.now_ns = now_ns
+        self._overlapping = cost.overlapping if isinstance(cost, FlopsCost) else frozenset[int]()
 
     def run(self) -> int:
         """Runs until everything has ended; returns the time that has passed, in nanoseconds.
@@ -59,14 +60,19 @@ class VirtualDriver:
         for _ in self.steps():
             await asyncio.sleep(0)
 
-    def steps(self) -> Iterator[None]:
+    def steps(self, one_by_one: bool = False) -> Iterator[None]:
         """Runs until everything has ended; stops now and then, so that others can do something, too.
+
+        Args:
+          one_by_one: Whether instruments are told of each dispatch before the next one is decided, and of workers that have nothing to do.
 
         Raises:
           DeadlockError: If nothing can move.
         """
         self._loop.settle()
         cost = self._cost
+        if one_by_one:
+            return self._one_by_one()
         if self._trace is None and type(cost) is FlopsCost and self._loop.advances:
             return self._by_table(cost.rates())
         if self._trace is None and self._loop.scheduler.plan.workers == 1 and not self._loop.tells_of_ends:
@@ -116,9 +122,10 @@ class VirtualDriver:
                 continue
             self.now_ns, _, dispatch = heapq.heappop(under_way)
             self._loop.done(dispatch)
-            idle.add(dispatch.worker)
+            ended = set() if dispatch.stage in self._overlapping else {dispatch.worker}
+            idle |= ended
             # A worker that had nothing to do, and for which nothing has come, need not be asked. A trace asks all, to tell why they wait.
-            woken = {dispatch.worker, *blocked} | self._loop.scheduler.queues.woken()
+            woken = ended.union(blocked) | self._loop.scheduler.queues.woken()
             asked = sorted(woken & idle if tracer is None else idle)
             if n % YIELD_EVERY == 0:
                 yield
@@ -129,18 +136,20 @@ class VirtualDriver:
         """Lets idle workers start what they want to; returns those that want to wait, or must, although messages wait for them."""
         blocked = []
         for worker in workers:
-            dispatch = self._loop.issue(worker)
-            if dispatch is not None:
-                idle.remove(worker)
+            while (dispatch := self._loop.issue(worker)) is not None:
                 end = self.now_ns + max(0, self._cost(dispatch))
                 heapq.heappush(under_way, (end, dispatch.number, dispatch))
                 if tracer is not None:
                     self._note(tracer, dispatch, end)
-                continue
-            if self._loop.scheduler.queues.waiting_for(worker):
-                blocked.append(worker)
-            if tracer is not None:
-                tracer.idle(worker)
+                if dispatch.stage not in self._overlapping:
+                    idle.remove(worker)
+                    break
+            else:
+                if self._loop.scheduler.queues.waiting_for(worker):
+                    blocked.append(worker)
+                if tracer is not None:
+                    tracer.idle(worker)
+                self._loop.idle(worker)
         return blocked
 
     def _note(self, tracer: Tracer, dispatch: Dispatch, end_ns: int) -> None:
@@ -150,4 +159,6 @@ class VirtualDriver:
             kernels_ns = max(0, self._cost(dispatch._replace(changes=()))) if dispatch.stage >= 0 else 0
             changes_ns = min(self.now_ns + kernels_ns, end_ns)
         start_ns = tracer.begin(dispatch)
+        if dispatch.stage in self._overlapping:
+            return  # rows on their way keep no worker busy
         add_dispatch(tracer.trace, tracer.note(dispatch), start_ns, changes_ns, changes_ns, end_ns)

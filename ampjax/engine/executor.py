@@ -56,6 +56,7 @@ class Executor:
     """
 
     n_remembered = 0
+    n_hosts = 1
     timing = None
 
     def __init__(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -21,27 +21,20 @@ from ampjax.engine.executor import Executor
 from ampjax.engine.kernels.coalescing import Coalesced, n_coalesced
 from ampjax.engine.kernels.launch import CHANGES_ONLY, Launch
 from ampjax.engine.timing.launch_timer import LaunchTimer
-from ampjax.errors import HostError
 from ampjax.hosts.layout import HostLayout
 from ampjax.hosts.operations import CHANGE, FEED, FORGET, LAUNCH, TAKE, Names, Operation, operations
 from ampjax.hosts.questions import Answer, answer, leaves_of, with_leaves
+from ampjax.hosts.row_exchange import GivenUp, RowExchange, RowsFailed, Slot
+from ampjax.sched.columns import TRASH
 from ampjax.sched.decisions.dispatch import BACKWARD, UPDATE
-from ampjax.sched.decisions.packs import MOST_COALESCED, PackMemory
+from ampjax.sched.decisions.packs import PackMemory
 from ampjax.sched.decisions.parameter_changes import Average, Change, Merge, nodes_of
 
 AHEAD = 2
 """Batches that a host has issued to its devices, at most, before it waits for the first of them."""
 
-PATIENCE_S = 0.05
-"""How long a host that waits for another's rows goes on before it looks whether the driver has given up what is in flight."""
-
-
 now_ns = time.perf_counter_ns
 """The clock by which a host times what it carries out."""
-
-
-class GivenUp(Exception):
-    """The driver has given up what is in flight, while this host waited for another's rows."""
 
 
 class Host:
@@ -61,13 +54,14 @@ class Host:
         self, number: int, executor: Executor, layout: HostLayout, driver: Channel, peers: Mapping[int, Channel]
     ):
         self._number, self._executor, self._layout = number, executor, layout
-        self._driver, self._peers = driver, peers
+        self._driver = driver
+        self._rows = RowExchange(peers, self._write, self._slots_of, self._look_for_the_end, now_ns)
         self._names, self._memory = Names.of(executor.plan), PackMemory()
         self._inbox: deque[Message] = deque()
         self._under_way: deque[tuple[int, list[Any]]] = (
             deque()
         )  # sequence numbers of batches, and what is ready when they are done
-        self._epoch, self._sequence, self._n_done = 0, 0, 0
+        self._sequence, self._n_done = 0, 0
         self._is_broken = False
         self._worker_of = {space: worker for worker, space in enumerate(executor.plan.spaces)}
         own = layout.spaces_of(number)
@@ -87,8 +81,20 @@ class Host:
                 self._batch(message)
             elif message.kind == "abandon":
                 self._abandon(*message.numbers)
-            else:
+            elif self._finishes_rows():
                 self._driver.send(answer(self._executor, self._names, message, self._own_answers))
+
+    def _finishes_rows(self) -> bool:
+        """Writes the rows that are still on their way, before a question is answered; False if what is in flight has been given up."""
+        if not self._is_broken:
+            try:
+                self._rows.finish()
+            except GivenUp:
+                self._is_broken = True
+                return False
+            except RowsFailed as error:
+                self._rows_failed(error)
+        return True
 
     def _next(self) -> Message | None:
         """The next message; meanwhile says which batches are done."""
@@ -96,20 +102,24 @@ class Host:
             return self._inbox.popleft()
         message = self._driver.receive(0.0)
         if message is None and self._under_way:
-            self._wait_for_oldest()
+            try:
+                self._wait_for_oldest()
+            except RowsFailed as error:
+                self._rows_failed(error)
             return None
         return message or self._driver.receive(1.0)
 
     def _wait_for_oldest(self) -> None:
         sequence, fences = self._under_way.popleft()
+        self._rows.send_all(sequence)
         jax.block_until_ready(fences)
-        self._driver.send(Message("done", (self._epoch, sequence)))
+        self._driver.send(Message("done", (self._rows.epoch, sequence)))
 
     # -- batches
 
     def _batch(self, message: Message) -> None:
         epoch, sequence = message.numbers
-        if epoch != self._epoch or self._is_broken:
+        if epoch != self._rows.epoch or self._is_broken:
             return  # of a time before all was given up, or behind an error
         if sequence != self._sequence + 1:
             self._fail(sequence, None, f"batch {sequence} came after batch {self._sequence}: some are lost")
@@ -129,35 +139,56 @@ class Host:
                 self._wait_for_oldest()
         except GivenUp:
             self._is_broken = True
+        except RowsFailed as error:
+            self._rows_failed(error)
         except Exception as error:  # whatever a body, or XLA, has raised
             self._fail(sequence, launch, "".join(traceback.format_exception(error)))
 
     def _fail(self, sequence: int, launch: Launch | None, text: str) -> None:
         self._is_broken = True
         number, stage = (-1, -1) if launch is None else (launch.number, launch.stage)
-        self._driver.send(Message("failed", (self._epoch, sequence, number, stage), text))
+        self._driver.send(Message("failed", (self._rows.epoch, sequence, number, stage), text))
 
-    def _carry_out(self, operation: Operation, behind: Any) -> int:
+    def _rows_failed(self, error: RowsFailed) -> None:
+        """Says that rows of a batch, which is still under way, could not be computed; nothing after them will be done."""
+        self._under_way.clear()
+        cause = error.__cause__ or error
+        self._fail(error.batch, error.launch, "".join(traceback.format_exception(cause)))
+
+    def _carry_out(self, operation: Operation, behind: Iterator[Operation]) -> int:
         """Carries out an operation, or several launches in one call. Gives how many."""
-        what, executor = operation.what, self._executor
+        what, executor, rows = operation.what, self._executor, self._rows
+        rows.send_computed()
         if operation.code == LAUNCH:
-            following = [o.what if o.code == LAUNCH else None for o in islice(behind, MOST_COALESCED - 1)]
-            if self._timer is not None and self._timer.wants(what):  # type: ignore[arg-type] - a launch
-                following.clear()
-            n = n_coalesced(what, following, executor.can_coalesce)  # type: ignore[arg-type]
-            self._issue([what, *following[: n - 1]])  # type: ignore[list-item]
+            assert isinstance(what, Launch)
+            rows.write_for(what)
+            if self._timer is not None and self._timer.wants(what):
+                behind = iter(())
+            together = [what]
+            n = n_coalesced(what, self._next_launches(behind, together), executor.can_coalesce)
+            self._issue(together[:n])
             return n
         if operation.code == FEED:
             executor.feed([what])  # type: ignore[list-item] - a feed
         elif operation.code == CHANGE:
             self._change(what, operation.number)  # type: ignore[arg-type] - a change
         elif operation.code == FORGET:
+            rows.finish()
             executor.abandon()
         elif operation.code == TAKE:
             self._take(what, operation.peer)  # type: ignore[arg-type] - a launch
         else:
-            self._put(what, operation.peer)  # type: ignore[arg-type]
+            rows.await_rows(operation.peer, what)  # type: ignore[arg-type]
         return 1
+
+    def _next_launches(self, behind: Iterator[Operation], together: list[Launch]) -> Iterator[Launch]:
+        """The launches that come next, up to one that needs rows which have not come; each is also added to `together`."""
+        for operation in behind:
+            launch = operation.what
+            if operation.code != LAUNCH or not isinstance(launch, Launch) or self._rows.needs(launch):
+                return
+            together.append(launch)
+            yield launch
 
     def _issue(self, launches: Coalesced) -> None:
         """Issues launches that coalesce, and the parameter changes of the last one."""
@@ -172,23 +203,24 @@ class Host:
         self._timer.carry_out(launches, lambda: self._executor.run(launches), change)
 
     def _take(self, launch: Launch, peer: int) -> None:
-        """Reads a transfer's rows, and sends them to another host."""
+        """Reads a transfer's rows, which go to another host."""
+        self._rows.write_for(launch)
         if self._timer is None:
-            rows = np.asarray(self._executor.take(launch))
-        else:
-            here = launch._replace(worker=self._worker_at(launch, launch.direction == BACKWARD))
-            rows = self._timer.read(here, lambda: np.asarray(self._executor.take(launch)))
-        self._send(peer, launch.number, [rows])
+            self._rows.send_later(self._sequence, peer, launch, self._executor.take(launch))
+            return
+        here = launch._replace(worker=self._worker_at(launch, launch.direction == BACKWARD))
+        rows = self._timer.read(here, lambda: np.asarray(self._executor.take(launch)))
+        self._rows.send_later(self._sequence, peer, launch, rows)
+        self._rows.send_all()
 
-    def _put(self, launch: Launch, peer: int) -> None:
-        """Waits for a transfer's rows from another host, and writes them."""
+    def _write(self, launch: Launch, waited_ns: int, rows: np.ndarray) -> None:
+        """Writes a transfer's rows, which have come from another host; this one has waited for them since `waited_ns`."""
         timer = self._timer
         if timer is None:
-            self._executor.put(launch, *self._receive(peer, launch.number))
+            self._executor.put(launch, rows)
             return
-        here, begin_ns = launch._replace(worker=self._worker_at(launch, launch.direction != BACKWARD)), timer.clock()
-        (rows,) = self._receive(peer, launch.number)
-        timer.waited(here.worker, begin_ns)
+        here = launch._replace(worker=self._worker_at(launch, launch.direction != BACKWARD))
+        timer.waited(here.worker, waited_ns)
 
         def put() -> int:
             self._executor.put(launch, rows)
@@ -196,6 +228,20 @@ class Host:
 
         timer.wants(here)
         timer.carry_out([here], put, lambda n_changed: None)
+
+    def _slots_of(self, launch: Launch) -> Iterator[Slot]:
+        """The slots that a launch writes: those of its outputs, or those that a transfer's gradients are added to. Nobody reads the trash slot."""
+        if launch.stage < 0:
+            return
+        stage = self._executor.plan.stages[launch.stage]
+        if launch.direction != BACKWARD:
+            arenas, rows = stage.arenas, launch.out_rows
+        elif stage.kind.is_transfer:
+            arenas, rows = [port.arena for port in stage.ports], launch.in_rows
+        else:
+            return
+        for arena, slots in zip(arenas, rows, strict=False):
+            yield from ((arena, slot) for slot in slots.tolist() if slot != TRASH)
 
     def _worker_at(self, launch: Launch, target: bool) -> int:
         """The worker of this host that has one end of a transfer: who reads its rows, or who has made them."""
@@ -209,6 +255,8 @@ class Host:
     def _change(self, change: Change, number: int) -> None:
         """Makes a parameter change that belongs to a launch."""
         timer = self._timer
+        if isinstance(change, Average | Merge):
+            self._rows.finish()
         if timer is None:
             self._change_parameters(change)
             return
@@ -227,17 +275,19 @@ class Host:
             leaves = leaves_of(own, list(own))
             others = [host for host in hosts if host != self._number]
             for host in others:
-                self._send(host, 0, leaves)
+                self._rows.send(host, 0, leaves)
             like = next(iter(own.values()))  # replicas are alike
             for host in others:
-                elsewhere |= with_leaves(dict.fromkeys(hosts[host], like), hosts[host], self._receive(host, 0))
+                elsewhere |= with_leaves(dict.fromkeys(hosts[host], like), hosts[host], self._rows.receive(host, 0))
         store.change(change, elsewhere)
 
     def _hand_in_readings(self) -> None:
         """Sends what launches have read back."""
         readings = self._executor.readings
         for number in list(readings):
-            self._driver.send(Message("reading", (self._epoch, number), arrays=(np.asarray(readings.pop(number)),)))
+            self._driver.send(
+                Message("reading", (self._rows.epoch, number), arrays=(np.asarray(readings.pop(number)),))
+            )
 
     def _fences(self) -> list[Any]:
         found = [self._executor.fences.of_worker(worker) for worker in self._workers]
@@ -251,7 +301,7 @@ class Host:
     def _time(self, every: int, most: int) -> Answer:
         """Begins to time launches."""
         self._timer = LaunchTimer(self._executor.fences, now_ns, every, most)
-        return self._bytes_sent, ()
+        return self._rows.bytes_sent, ()
 
     def _tell_times(self) -> Answer:
         """Ends to time launches, and tells what was measured."""
@@ -259,41 +309,7 @@ class Host:
         assert self._timer is not None
         launches, waits, n_dropped = self._timer.take()
         self._timer = None
-        return [self._bytes_sent, now_ns(), n_dropped], (launches, waits)
-
-    @property
-    def _bytes_sent(self) -> dict[int, int]:
-        """Bytes that have been sent to each of the other hosts so far."""
-        return {peer: channel.bytes_sent for peer, channel in self._peers.items()}
-
-    # -- rows of other hosts
-
-    def _send(self, peer: int, number: int, arrays: Sequence[np.ndarray]) -> None:
-        self._peers[peer].send(Message("rows", (self._epoch, number), arrays=tuple(arrays)))
-
-    def _receive(self, peer: int, number: int) -> Sequence[np.ndarray]:
-        """What another host has sent for a launch.
-
-        Raises:
-          GivenUp: If the driver has given up what is in flight.
-        """
-        while True:
-            message = self._from(peer)
-            if message is None:
-                self._look_for_the_end()
-            elif message.numbers[0] == self._epoch:
-                assert message.numbers[1] == number, (message.numbers, number)
-                return message.arrays
-            elif message.numbers[0] > self._epoch:  # the other host has been told already, and this one will be
-                raise GivenUp
-
-    def _from(self, peer: int) -> Message | None:
-        """The next message of another host, if it comes soon."""
-        try:
-            return self._peers[peer].receive(PATIENCE_S)
-        except HostError:  # the other one has died: the driver knows, or will
-            time.sleep(PATIENCE_S)
-            return None
+        return [self._rows.bytes_sent, now_ns(), n_dropped], (launches, waits)
 
     def _look_for_the_end(self) -> None:
         while (message := self._driver.receive(0.0)) is not None:
@@ -306,6 +322,7 @@ class Host:
         progress = self._sequence, self._n_done
         self._executor.abandon()
         self._under_way.clear()
+        self._rows.give_up(epoch)
         self._timer = None
-        self._epoch, self._sequence, self._n_done, self._is_broken = epoch, 0, 0, False
+        self._sequence, self._n_done, self._is_broken = 0, 0, False
         self._driver.send(Message("abandoned", (epoch, *progress)))

@@ -57,6 +57,11 @@ class HostedExecutor:
         self._latest = Launch(-1, 0, CHANGES_ONLY, "")
         self._n_changed = 0  # how many of its changes have been sent
 
+    @property
+    def n_hosts(self) -> int:
+        """Hosts that carry launches out."""
+        return self.fleet.layout.n_hosts
+
     # -- launches
 
     def feed(self, feeds: Sequence[Feed]) -> None:

@@ -203,30 +203,31 @@ ROW_WEIGHT, BACKWARD_ROW_WEIGHT = 4, 6
 # Virtual time (`loops.advance`). `moments` int64: one line.
 NOW_NS, N_BUSY, N_ASKED, NEXT_ASKED, N_BLOCKED, LOOKS = range(6)
 """NOW_NS: The time.
-N_BUSY: Workers that have a dispatch.
+N_BUSY: Dispatches that have not ended.
 N_ASKED: Workers that are asked now.
 NEXT_ASKED: How many of these have been asked.
 N_BLOCKED: How many of these had messages and could start none.
 LOOKS: Whether it must be found out who is asked next.
 """
-# `workers` int64: a line for each of these, a column for each worker.
+# `workers` int64: a line for each of these, a column for each worker, and behind those one for each transfer that may be on its way while its worker goes on.
 END_NS, RUNS_NUMBER, RUNS_QUEUE, RUNS_FIRST, RUNS_MESSAGES, HEAP, TO_ASK = range(7)
 """END_NS: When its dispatch ends, or `IDLE`.
 RUNS_NUMBER: The dispatch's number.
 RUNS_QUEUE: The dispatch's queue.
 RUNS_FIRST: The dispatch's first message; the others follow through `NEXT`.
 RUNS_MESSAGES: The dispatch's messages.
-HEAP: A list, not by worker: the busy workers, as a heap by `END_NS`.
+HEAP: A list, not by worker: the columns of dispatches that have not ended, as a heap by `END_NS`.
 TO_ASK: A list, not by worker: the workers that are asked; the `N_BLOCKED` blocked ones stand first.
 """
 IDLE = -1
 
 # What dispatches cost in virtual time (`Rates`), float64. `queues`: a line for each queue.
-FIRST_TERM, N_TERMS, FIXED_NS, ROW_BYTES = range(4)
+FIRST_TERM, N_TERMS, FIXED_NS, ROW_BYTES, OVERLAPS = range(5)
 """FIRST_TERM: The line of the terms where its terms begin.
 N_TERMS: How many terms it has.
 FIXED_NS: Nanoseconds that each of its dispatches takes.
 ROW_BYTES: Bytes of a row that goes to another device.
+OVERLAPS: Whether its worker can begin something else meanwhile.
 """
 # `terms`: a line for each term.
 OF_WHAT, PER_ROW = range(2)
@@ -252,8 +253,9 @@ N_PACK: The pack's length.
 PADDED_SIZE: The size that it is padded to, or 0.
 DECIDED_FOR: Its worker. `loops.decide` leaves it to its caller.
 """
-NOTHING, WAITS, ARENA_FULL, BUFFER_FULL = range(-1, -5, -1)
-"""Why there are no more dispatches: nothing can be dispatched; the policy wants to wait; an arena has too few free slots; a buffer is too short."""
+NOTHING, WAITS, ARENA_FULL, BUFFER_FULL, LINKS_FULL = range(-1, -6, -1)
+"""Why there are no more dispatches: nothing can be dispatched; the policy wants to wait; an arena has too few free slots; a buffer is too short;
+there is no column for another transfer that is on its way."""
 
 # A dispatch's pack int32: see `decisions.packs`.
 N_HEAD = 3
@@ -321,7 +323,8 @@ class Rates(NamedTuple):
     """What dispatches cost: operations for each row and each update, at so many in a second, rounded up to nanoseconds; transfers' bytes in the same way; and what is fixed.
 
     Args:
-      queues: `[queues, 4]` float64: where a queue's terms begin, how many there are, nanoseconds that any of its dispatches takes, bytes of a row that travels.
+      queues: `[queues, 5]` float64: where a queue's terms begin, how many there are, nanoseconds that any of its dispatches takes, bytes of a row that travels, whether the worker goes on
+        meanwhile.
       terms: `[terms, 2]` float64: which rows count, as in `Tables.params`; operations for each.
       updates: `[nodes]` float64: operations of an update of each parameterised node.
       machine: `[2]` float64: operations and bytes in a second.

@@ -139,7 +139,9 @@ class Decider:
             n = self._loops.advance(*how, self._lines, self._pack, self._due, *self._tables.t)
             if n or self._lines[0, c.QUEUE] == 0:
                 break
-            if not self._has_made_room():
+            if self._lines[0, c.QUEUE] == c.LINKS_FULL:
+                time.make_room()
+            elif not self._has_made_room():
                 return int(self._lines[0, c.QUEUE])
             chosen = max(chosen, NO_QUEUE)  # that a worker waits has been heeded; a chosen queue has not been taken yet
         decided = self._decided(self._lines[:n].copy())

@@ -213,10 +213,14 @@ class Scheduler:
         return found
 
     @property
+    def foresees(self) -> bool:
+        """Whether nobody outside, and no law that is checked, must be asked between two dispatches. Then `advance` can be used, if the controller's parameter changes are taken before each call."""
+        return self.queues.number != BY_ASKING and self.admission.foresees and not self._check
+
+    @property
     def decides_alone(self) -> bool:
-        """Whether `advance` can be used: nobody outside, and no law that is checked, must be asked between two dispatches."""
-        outside = self.queues.number == BY_ASKING or not self.admission.foresees or self._check
-        return not (outside or self.settings.flush_every is not None or self.rounds.changes)
+        """Whether `advance` can be used, as the controller changes no parameters."""
+        return self.foresees and self.settings.flush_every is None and not self.rounds.changes
 
     def advance(self, time: VirtualTime, most: int) -> Decisions | None:
         """Lets virtual time go on until more dispatches have been decided, or instances have ended. Those that have ended meanwhile are done.

@@ -10,7 +10,7 @@ from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
 
 
 class VirtualTime:
-    """Virtual time, and the workers that are busy; at first none is.
+    """Virtual time, the workers that are busy, and the transfers that are on their way; at first there are none.
 
     Args:
       rates: What dispatches cost.
@@ -25,9 +25,18 @@ class VirtualTime:
         self.rates = rates
         self.moments = np.zeros(c.LOOKS + 1, np.int64)
         self.moments[c.NOW_NS] = now_ns
+        self._n_workers = workers
         self.workers = np.zeros((c.TO_ASK + 1, workers), np.int64)
         self.workers[c.END_NS] = c.IDLE
+        if rates.queues[:, c.OVERLAPS].any():
+            self.make_room()
         self.ask_all()
+
+    def make_room(self) -> None:
+        """Makes room for more transfers on their way."""
+        more = np.zeros((len(self.workers), max(16, self.workers.shape[1])), np.int64)
+        more[c.END_NS] = c.IDLE
+        self.workers = np.hstack([self.workers, more])
 
     @property
     def now_ns(self) -> int:
@@ -35,7 +44,7 @@ class VirtualTime:
         return int(self.moments[c.NOW_NS])
 
     def under_way(self, t: Tables) -> list[Dispatch]:
-        """Gives the dispatches that workers are busy with, as far as stories need them.
+        """Gives the dispatches that have not ended, as far as stories need them.
 
         Args:
           t: The tables.
@@ -44,8 +53,9 @@ class VirtualTime:
           Dispatches with their messages, without rows.
         """
         found: list[Dispatch] = []
-        for worker in np.flatnonzero(self.workers[c.END_NS] != c.IDLE).tolist():
-            _, number, q, v, n = self.workers[: c.RUNS_MESSAGES + 1, worker].tolist()
+        for column in np.flatnonzero(self.workers[c.END_NS] != c.IDLE).tolist():
+            _, number, q, v, n = self.workers[: c.RUNS_MESSAGES + 1, column].tolist()
+            worker = int(t.stages[q // c.N_DIRECTIONS, c.WORKER])
             messages: list[int] = []
             for _ in range(n):
                 messages.append(v)
@@ -61,5 +71,5 @@ class VirtualTime:
 
     def ask_all(self) -> None:
         """Lets every worker be asked; none may be busy."""
-        self.workers[c.TO_ASK] = np.arange(self.workers.shape[1])
-        self.moments[[c.N_ASKED, c.NEXT_ASKED, c.N_BLOCKED]] = self.workers.shape[1], 0, 0
+        self.workers[c.TO_ASK, : self._n_workers] = np.arange(self._n_workers)
+        self.moments[[c.N_ASKED, c.NEXT_ASKED, c.N_BLOCKED]] = self._n_workers, 0, 0

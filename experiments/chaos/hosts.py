@@ -33,7 +33,8 @@ from experiments.sentiment import SentimentOptions
 from experiments.sentiment import tasks as sentiment
 
 SIGNALS = {"kill": signal.SIGKILL, "hang": signal.SIGSTOP}
-MODELS = "list-reduction", "trees"
+MODELS = "list-reduction", "trees", "layers"
+"""The first two in copies of the whole network, one a host; of the last one, list reduction, each host has some layers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,8 @@ class ChaosHostsOptions:
     Args:
       kills: Hosts that are killed (SIGKILL), dealt out to the models.
       hangs: Hosts that are stopped (SIGSTOP), dealt out likewise.
-      models: `list-reduction` in buckets, `trees` (generated), each in two copies of the whole network.
+      models: `list-reduction` in buckets, `trees` (generated), each in two copies of the whole network; `layers`: list reduction whose layers
+        are on different hosts, which exchange rows at each step.
       hosts: Hosts of a run.
       n_train: Training instances.
       epochs: Epochs of a run; as many runs as it takes until all hosts have been killed or stopped.
@@ -55,7 +57,7 @@ class ChaosHostsOptions:
 
     kills: int = 100
     hangs: int = 50
-    models: tuple[str, ...] = MODELS
+    models: tuple[str, ...] = MODELS[:2]
     hosts: int = 2
     n_train: int = 400
     epochs: int = 10
@@ -121,7 +123,7 @@ def _run(options: ChaosHostsOptions, task: Task, faults: Faults | None) -> dict[
 
 
 def _task(options: ChaosHostsOptions, model: str) -> Task:
-    copies = {"copies": options.hosts, "workers": options.hosts, "mode": "pipeline"}
+    copies = {"copies": 1 if model == "layers" else options.hosts, "workers": options.hosts, "mode": "pipeline"}
     if model == "trees":
         trees = SentimentOptions(
             synthetic=True, n_train=options.n_train, embedding=32, hidden=32, max_active_keys=16, **copies

@@ -35,12 +35,17 @@ class Decided(Instrument):
         self.all.append((*dispatch._replace(pack=[a.tolist() for a in arrays], changes=changes, place=0),))
 
 
-def assert_the_same(seed, schedule, flops, purpose, capacity=256):
+def assert_the_same(seed, schedule, flops, purpose, overlap=False, capacity=256):
     """One case, with the costs from a table, from a function, and from a function for one worker, if there is but one."""
     case, s = random_one(seed), replace(schedule.settings, check=False)
     spaces = [w % schedule.devices for w in range(s.workers)]
     plan = make_plan(case.graph, assign(case.graph, s.workers, s.affinity, s.seed), spaces, s.fuse)
-    between = {"workers_per_host": 2, "host_latency_ns": 50, "host_bytes_per_s": 3e8}
+    between = {
+        "workers_per_host": 1 if overlap else 2,
+        "host_latency_ns": 50,
+        "host_bytes_per_s": 3e8,
+        "overlap": overlap,
+    }
     cost, told = FlopsCost(plan, flops=flops, other_ns=3, latency_ns=20, bytes_per_s=1e9, **between), []
     decides = ("_by_table",) * all(stage.route_by is None for stage in plan.stages), ("_in_turn",) * (s.workers == 1)
     for steps in (*itertools.chain(*decides), "_one_by_one"):
@@ -64,10 +69,12 @@ def assert_the_same(seed, schedule, flops, purpose, capacity=256):
     schedules(rich=True, min_update_interval=3),
     st.sampled_from([1e6, 1e8, 1e12]),
     st.sampled_from(["train", "both"]),
+    st.booleans(),
 )
-def test_a_table_of_costs_gives_the_schedule_that_a_function_gives(seed, schedule, flops, purpose):
-    with replayed("property.test_virtual_time.assert_the_same", seed, schedule, flops, purpose):
-        assert_the_same(seed, schedule, flops, purpose)
+def test_a_table_of_costs_gives_the_schedule_that_a_function_gives(seed, schedule, flops, purpose, overlap):
+    """Also where workers go on while rows are on their way to them."""
+    with replayed("property.test_virtual_time.assert_the_same", seed, schedule, flops, purpose, overlap):
+        assert_the_same(seed, schedule, flops, purpose, overlap)
 
 
 @settings(max_examples=examples(60))

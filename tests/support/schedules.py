@@ -77,7 +77,7 @@ def by_table(side, n, workers=1):
     """The same, where the scheduler adds up itself what dispatches take, and time goes on over several of them in one call."""
     s, left = side.scheduler, np.arange(n)
     assert s.decides_alone
-    queues = [(q, 1, 3 + 2 * (q // 3) % 5, 0) for q in range(3 * len(s.plan.stages))]
+    queues = [(q, 1, 3 + 2 * (q // 3) % 5, 0, 0) for q in range(3 * len(s.plan.stages))]
     terms, updates = np.array([(c.OF_INPUT, 1.0)] * len(queues)), np.zeros(len(s.plan.graph.parameterised))
     time = VirtualTime(Rates(np.array(queues, float), terms, updates, np.array([1e9, np.inf])), workers)
     left, _ = admit(side, left)

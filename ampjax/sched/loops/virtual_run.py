@@ -71,12 +71,20 @@ def advance(
             note_blocked(t, moments, workers, worker)
             continue
         decided[n, c.QUEUE] = q
+        column = worker
+        if rates.queues[q, c.OVERLAPS]:
+            column = free_column(workers, np.int64(len(t.active)))
+            if column < 0:
+                decided[n, c.QUEUE] = c.LINKS_FULL
+                return n
         if not try_build(t, q, spare, decided[n], pack[at:], due[n_due:]):
             return n
         decided[n, c.PACK], decided[n, c.DUE], decided[n, c.DECIDED_FOR] = at, n_due, worker
         new = due[n_due : n_due + decided[n, c.N_DUE]]
         costs = cost_ns(t, decided[n], pack[at:], new, rates)
-        begin_dispatch(moments, workers, worker, decided[n], pack[at], costs)
+        begin_dispatch(moments, workers, column, decided[n], pack[at], costs)
+        if column == worker:
+            moments[c.NEXT_ASKED] += 1
         for k in range(len(new)):
             goes_on = goes_on and t.nodes[new[k, 0], c.MEETS] == 0
         at += decided[n, c.N_PACK]
@@ -98,7 +106,7 @@ def look_who_asks(t, moments, workers):
     for k in range(moments[c.N_BLOCKED]):
         t.clock[c.WOKEN + workers[c.TO_ASK, k]] = 1
     n = 0
-    for worker in range(workers.shape[1]):
+    for worker in range(len(t.active)):
         if t.clock[c.WOKEN + worker]:
             t.clock[c.WOKEN + worker] = 0
             if workers[c.END_NS, worker] == c.IDLE:
@@ -174,13 +182,30 @@ def whole_ns(seconds):
 
 
 @inlined
+def free_column(workers, n_workers):
+    """Finds a column for a transfer whose worker goes on.
+
+    Args:
+      workers: See `advance`.
+      n_workers: How many workers there are.
+
+    Returns:
+      The column, or -1 if all are taken.
+    """
+    for column in range(n_workers, workers.shape[1]):
+        if workers[c.END_NS, column] == c.IDLE:
+            return np.int64(column)
+    return np.int64(-1)
+
+
+@inlined
 def begin_dispatch(moments, workers, worker, decision, first, costs):
-    """Lets a worker, which was asked, start a dispatch: it goes into the heap.
+    """Starts a dispatch: it goes into the heap.
 
     Args:
       moments: See `advance`; it is written to.
       workers: See `advance`; it is written to.
-      worker: The worker.
+      worker: The worker that was asked, or the column of a transfer while which it goes on.
       decision: The dispatch's line.
       first: Its first message.
       costs: What it takes, in nanoseconds.
@@ -200,12 +225,11 @@ def begin_dispatch(moments, workers, worker, decision, first, costs):
         k = (k - 1) // 2
     workers[c.HEAP, k] = worker
     moments[c.N_BUSY] += 1
-    moments[c.NEXT_ASKED] += 1
 
 
 @inlined
 def end_first(t, moments, workers):
-    """Ends the dispatch that ends first: it leaves the heap, it is that much later now, and its worker is asked next.
+    """Ends the dispatch that ends first: it leaves the heap, it is that much later now, and a worker that was busy with it is asked next.
 
     Args:
       t: The tables.
@@ -226,7 +250,9 @@ def end_first(t, moments, workers):
         k, child = child, 2 * child + 1
     workers[c.HEAP, k] = last
     workers[c.END_NS, worker] = c.IDLE
-    t.clock[c.WOKEN + worker] = moments[c.LOOKS] = 1
+    moments[c.LOOKS] = 1
+    if worker < len(t.active):
+        t.clock[c.WOKEN + worker] = 1
 
 
 @inlined

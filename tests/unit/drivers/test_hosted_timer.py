@@ -3,6 +3,7 @@
 import itertools
 import threading
 import time
+import types
 
 import numpy as np
 import optax
@@ -11,8 +12,11 @@ from support.hosted import fails_once, pipeline, trainer
 from support.traces import assert_agree
 
 import ampjax as amp
+from ampjax.drivers.hosted_timer import _add
+from ampjax.engine.timing.measured import MeasuredHost
 from ampjax.errors import HostError
 from ampjax.hosts import host as hosts
+from ampjax.sched.decisions.parameter_changes import Merge, Update
 
 N = 20
 DATA = [{"x": np.float32(i)} for i in range(N)]
@@ -101,3 +105,27 @@ def test_workers_that_share_a_memory_space_wait_for_their_own_rows():
     there.fit(DATA, epochs=1, progress=False, trace=trace)
     assert {wait.worker for wait in trace.waits if wait.reason == "rows"} == {0, 3}
     there.close()
+
+
+@pytest.mark.parametrize("is_written_between", [True, False])
+def test_rows_that_are_written_between_a_dispatchs_parameter_changes_overlap_none_of_these(is_written_between):
+    """A host makes an update, waits for the rows of dispatch 1, and makes the group's mean: both changes are of dispatch 2."""
+    layer, rows = (
+        types.SimpleNamespace(name=name, number=number, kind=types.SimpleNamespace(is_transfer=number == 1))
+        for number, name in enumerate(["layer", "rows"])
+    )
+    changes = Update("layer", 4), Merge("group", ("layer", "other"))
+    told = {1: (0, rows, "forward", np.array([5]), 1, ()), 2: (0, layer, "backward", np.array([4]), 1, changes)}
+    timed = [(2, 0, 1, 100, 120, 1, 100, 1, 20, 10, 0), (2, -1, 1, 150, 150, 1, 150, 1, 0, 30, 0)]
+    at, place = (140, 1) if is_written_between else (190, 2)
+    timed.insert(place, (1, 1, 0, at, at, 1, at, 1, 5, 0, 0))
+    launches, waits = np.array(timed, np.int64), np.zeros((0, 3), np.int64)
+    measured = MeasuredHost("host", "here", (0,), 0, 0, launches, waits, 500, 0, {}, 0)
+    trace = amp.Trace()
+    _add(told, [measured], 50, trace)
+    found = [(s.node, s.kind, s.start_ns, s.end_ns) for s in trace]
+    if is_written_between:
+        wanted = [("rows", "transfer", 140, 145), ("layer", "update", 150, 180)]
+    else:
+        wanted = [("layer", "update", 120, 180), ("rows", "transfer", 190, 195)]
+    assert found == [("layer", "backward", 100, 120), *wanted]

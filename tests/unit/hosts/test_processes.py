@@ -82,7 +82,7 @@ def test_a_fit_with_snapshots_goes_on_with_the_same_bits_when_a_host_dies_or_han
     graph, data = model("sequences")
     options = {"mode": "pipeline", "max_active_keys": 4, "arena_rows": 256, "workers": 2}
     options["affinity"] = {name: int(name != "linear1") for name in amp.Trainer(graph, **options).plan.worker_of}
-    here = amp.Trainer(graph, optax.adam(0.01), devices=jax.devices()[:1] * 2, **options)
+    here = amp.Trainer(graph, optax.adam(0.01), hosts=amp.Hosts(2, "threads"), **options)
     history = here.fit(data, epochs=4, progress=False, update_log=tmp_path / "here")
     there = amp.Trainer(graph, optax.adam(0.01), hosts=2, snapshot=tmp_path / "snapshots", **options)
     first = [state.process for state in there.hosts]
@@ -98,6 +98,7 @@ def test_a_fit_with_snapshots_goes_on_with_the_same_bits_when_a_host_dies_or_han
     assert (tmp_path / "there").read_text() == (tmp_path / "here").read_text(), "no update twice, and none left out"
     assert not any(map(is_there, first)) and [state.state for state in there.hosts] == ["running"] * 2
     there.close()
+    here.close()
 
 
 @pytest.mark.full
