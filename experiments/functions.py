@@ -29,6 +29,7 @@ class Recipe:
       n_train: Training instances.
       epochs: Epochs at most.
       learning_rate: Adam's.
+      batch: Instances whose gradient rows make an update.
       in_flight: The most instances in flight. Where values are read back, more of them fill the dispatches that wait for a value.
     """
 
@@ -37,6 +38,7 @@ class Recipe:
     n_train: int = 2000
     epochs: int = 20
     learning_rate: float = 3e-3
+    batch: int = 32
     in_flight: int = 64
 
 
@@ -49,9 +51,7 @@ RECIPES: Mapping[str, Recipe] = {
     "dag-lstm": Recipe("circuits", 0.95),
     "stochastic-depth": Recipe("spirals", 0.95),
     "memory-network": Recipe("pointer_facts", 0.95),
-    "programmer-interpreter": Recipe(
-        "additions", 0.95, learning_rate=1e-2
-    ),  # stale gradients cost it most of its epochs
+    "programmer-interpreter": Recipe("additions", 0.95, learning_rate=1e-2, batch=16, in_flight=32),  # fresh gradients
 }
 """By name, as it is written on the command line."""
 
@@ -90,7 +90,7 @@ class FunctionsOptions(Options):
     n_valid: int = 500
     epochs: int = 0
     target: float = 0.0
-    batch: int = 32
+    batch: int = 0
     learning_rate: float = 0.0
     max_active_keys: int = 0
     policy: str = "largest"
@@ -111,6 +111,7 @@ def main(options: FunctionsOptions) -> list[History]:
         target=options.target or recipe.target,
         epochs=options.epochs or recipe.epochs,
         n_train=options.n_train or recipe.n_train,
+        batch=options.batch or recipe.batch,
         learning_rate=options.learning_rate or recipe.learning_rate,
         max_active_keys=options.max_active_keys or recipe.in_flight,
     )

@@ -187,10 +187,10 @@ def _pondering(options: ByHandOptions, seed: int) -> Forms:
     settings = Settings(**in_flight, max_dispatch_size=512, policy="wavefront", seed=seed)
     parts = [
         _sums(n, sizes.n_in, stream)
-        for n, stream in zip((2000, 500), np.random.SeedSequence(seed).spawn(2), strict=True)
+        for n, stream in zip((5000, 500), np.random.SeedSequence(seed).spawn(2), strict=True)
     ]
     train, valid = (compiled.data(part) for part in parts)
-    task = Task(compiled.graph, train, valid, settings, optax.adam(3e-3))
+    task = Task(compiled.graph, train, valid, settings, optax.adam(1e-3))
     return forms_of(task, act_rnn(sizes), [act_messages(part, sizes.hidden) for part in parts], 0.95, 30)
 
 

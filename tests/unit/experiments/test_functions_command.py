@@ -36,9 +36,7 @@ def test_a_run_says_whether_the_target_was_reached(tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "name", [name for name in get_args(Name) if name != "programmer-interpreter"]
-)  # takes too long
+@pytest.mark.parametrize("name", RECIPES)
 def test_a_model_reaches_its_target(name: Name, tmp_path: Path) -> None:
     (history,) = main(FunctionsOptions(name=name, out=tmp_path))
     assert history.best("accuracy") >= RECIPES[name].target
