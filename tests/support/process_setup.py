@@ -27,30 +27,6 @@ shared_kernels.KERNELS.most_idle = 800
 # JAX makes many objects that stay: looking for unreachable ones at Python's usual pace takes a twentieth of a run.
 gc.set_threshold(50_000, 20, 50)
 
-
-
-def share_contexts(uses: int = 200) -> None:
-    """Lets so many modules that are lowered one after the other share an MLIR context, of which JAX makes one for each: a twentieth of the time that a small kernel takes to compile.
-
-    A context keeps what its modules have named, so it is replaced from time to time. The function is JAX's own: where there is none of this name, nothing changes.
-    """
-    lowering = sys.modules.get("jax._src.interpreters.mlir")
-    make = getattr(lowering, "make_ir_context", None)
-    if make is None:
-        return
-    mine = threading.local()
-
-    def shared():
-        if getattr(mine, "left", 0) == 0:
-            mine.context, mine.left = make(), uses
-        mine.left -= 1
-        return mine.context
-
-    lowering.make_ir_context = shared
-
-
-share_contexts()
-
 MAPS, MEMORY = Path("/proc/self/maps"), Path("/proc/self/statm")
 GIGABYTE = 1 << 30
 
@@ -95,5 +71,29 @@ class FreeMemory:
         return int(MEMORY.read_text().split()[1]) * resource.getpagesize()
 
 
+def share_contexts(uses: int = 200) -> None:
+    """Lets modules that are lowered one after the other share an MLIR context, of which JAX makes one for each: a fifth of the time of tests that compile much.
+
+    A context keeps the names of all its modules, so it is replaced from time to time. JAX's function has no public name: where it is not, nothing is shared.
+
+    Args:
+      uses: Modules for each context.
+    """
+    lowering = sys.modules.get("jax._src.interpreters.mlir")
+    make = getattr(lowering, "make_ir_context", None)
+    if lowering is None or make is None:
+        return
+    mine = threading.local()
+
+    def shared():
+        if getattr(mine, "left", 0) == 0:
+            mine.context, mine.left = make(), uses
+        mine.left -= 1
+        return mine.context
+
+    lowering.make_ir_context = shared
+
+
 def pytest_configure(config):
+    share_contexts()
     config.pluginmanager.register(FreeMemory())
