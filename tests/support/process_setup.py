@@ -72,7 +72,7 @@ class FreeMemory:
 
 
 def share_contexts(uses: int = 200) -> None:
-    """Lets modules that are lowered one after the other share an MLIR context, of which JAX makes one for each: a fifth of the time of tests that compile much.
+    """Lets modules that are lowered one after the other share an MLIR context, of which JAX makes one for each: three of the fifty milliseconds that a small kernel takes to compile.
 
     A context keeps the names of all its modules, so it is replaced from time to time. JAX's function has no public name: where it is not, nothing is shared.
 
