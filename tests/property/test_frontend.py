@@ -23,8 +23,8 @@ import ampjax as amp
 from ampjax.frontend.rules import foresight
 
 DTYPE = "float64"
-LARGEST = 1 << 20 if FULL else 80
-"""Operations of a model. An ordinary run leaves out the largest seventh of all models, which takes a third of the time."""
+LARGEST = 1 << 20 if FULL else 60
+"""Operations of a model. An ordinary run leaves out the largest fifth of all models, which takes half of the time."""
 
 
 def cases(largest=1 << 20):
