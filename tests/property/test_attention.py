@@ -73,6 +73,7 @@ def by_hand(w):
     return total
 
 
+@pytest.mark.users
 @settings(max_examples=examples(15))
 @given(schedules(sizes=(2, 16)))
 def test_attention_is_repeat_a_row_wise_node_and_reduce(schedule):

@@ -62,7 +62,7 @@ def test_the_same_schedule_twice(seed, schedule, costs):
 
 
 @settings(max_examples=examples(25))
-@given(st.integers(0, 5 if FULL else 3), schedules(sizes=SIZES, min_update_interval=3), costs)
+@given(st.integers(0, 5 if FULL else 1), schedules(sizes=SIZES, min_update_interval=3), costs)
 def test_the_same_parameters_twice(seed, schedule, costs):
     schedule = replace(schedule, costs=costs)
     with replayed("test_determinism.trained", seed, schedule):

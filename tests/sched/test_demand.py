@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import graphs
 from support.control import admit, assert_empty, columns, drain, plan_for, scheduler_for, step
+from support.effort import examples
 
 import ampjax as amp
 from ampjax.errors import LimitError
@@ -148,7 +149,7 @@ def guarded_run(graph, instances, limits, policy, size, choose):
 
 
 @given(st.sampled_from(sorted(CASES)), LENGTHS, st.sampled_from(sorted(POLICIES)), st.integers(1, 8), st.data())
-@settings(max_examples=30)
+@settings(max_examples=examples(60))
 def test_a_memory_limit_never_blocks_half_way(name, lengths, policy, size, data):
     """With any limit that the largest instance fits into, everything ends, under any policy and dispatch size."""
     graph, make = CASES[name]

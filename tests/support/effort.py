@@ -22,8 +22,8 @@ At level 0 the rows of a matrix product are other bits in dispatches of other si
 
 
 def examples(n: int) -> int:
-    """How many examples Hypothesis tries where a full run tries `n`: a quarter of them, at least 4 and at most 40."""
-    return n if FULL else min(n, max(4, n // 4), 40)
+    """How many examples Hypothesis tries where a full run tries `n`: a quarter of them, at least 4 and at most 25."""
+    return n if FULL else min(n, max(4, n // 4), 25)
 
 
 def compile_quickly() -> None:

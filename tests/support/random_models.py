@@ -140,6 +140,11 @@ class Model:
     def __call__(self, p, s):
         return evaluate(self.loss, p, {name: s[name] for name in s})
 
+    @property
+    def size(self):
+        """The number of operations in its text."""
+        return _size(self.loss)
+
     def margins(self, p, instances):
         """The least margin of a decision on some instances."""
         found = Margins()
@@ -150,6 +155,10 @@ class Model:
         finally:
             _MARGINS.reset(token)
         return found.least
+
+
+def _size(expression):
+    return 1 + sum(map(_size, expression)) if isinstance(expression, tuple) else 0
 
 
 def evaluate(expression, p, env):

@@ -17,7 +17,9 @@ pytestmark = pytest.mark.slow
 DATA = generate(12, seed=3)
 
 
-@pytest.mark.parametrize("options", [{"max_active_keys": 1, "max_dispatch_size": 1}, {"workers": 2}])
+@pytest.mark.parametrize(
+    "options", [pytest.param({"max_active_keys": 1, "max_dispatch_size": 1}, marks=pytest.mark.full), {"workers": 2}]
+)
 def test_gradients_of_single_sequences_are_those_of_plain_jax(options: dict[str, int]) -> None:
     model = list_reduction_rnn(HIDDEN)
     params = model.initial_params

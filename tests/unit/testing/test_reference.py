@@ -156,6 +156,7 @@ def gate(p, h, m):
     return (1 - z) * h + z * jnp.tanh(m)
 
 
+@pytest.mark.users
 def test_gated_graph_network_step_by_step():
     steps, kinds = 2, 3
     with amp.Graph() as g:

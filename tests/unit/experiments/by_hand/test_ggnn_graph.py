@@ -106,7 +106,7 @@ def gradients(kind: str, encoding: str, **options: Any):
 
 
 @pytest.mark.parametrize("encoding", ONE_OF_THEM)
-@pytest.mark.parametrize("kind", ["regression", "selection"])
+@pytest.mark.parametrize("kind", ["regression", pytest.param("selection", marks=pytest.mark.full)])
 def test_gradients_are_those_of_a_dense_implementation(kind: str, encoding: str) -> None:
     params, data, got, grads = gradients(kind, encoding)
     loss, want = jax.jit(jax.value_and_grad(lambda p: dense_loss(p, data, kind)))(params)
