@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -29,20 +30,31 @@ class HasContent(ABC):
         """What it computes: jaxprs, arrays, hashable values, and tuples, lists and mappings of these."""
 
 
+@dataclass(frozen=True)
+class OpenJaxpr:
+    """A jaxpr whose constants are operands. In JAX 0.11 and later it has their values, too, which may be tracers.
+
+    Args:
+      jaxpr: The jaxpr.
+    """
+
+    jaxpr: Any
+
+
 def content(jaxpr: Any, constants: Sequence[Any] = (), around: tuple[Hashable, ...] = ()) -> Hashable:
     """The operations of a jaxpr, with variables numbered in order, and its constants by value.
 
     A function of the user's that an operation calls back (as `jax.debug.callback` and the rules of a `jax.custom_vjp` do) is compared by identity.
 
     Args:
-      jaxpr: An open or closed jaxpr.
+      jaxpr: An open or closed jaxpr, or an `OpenJaxpr`.
       constants: Values of the constants of an open one.
       around: What the `jax.custom_jvp` functions compute in whose rules it is.
 
     Returns:
       A hashable value; equal ones mean equal results for equal inputs.
     """
-    jaxpr, own = opened(jaxpr)
+    jaxpr, own = (jaxpr.jaxpr, ()) if isinstance(jaxpr, OpenJaxpr) else opened(jaxpr)
     numbers: dict[Any, int] = {}
 
     def bound(variables: Sequence[Any]) -> Hashable:
@@ -74,7 +86,7 @@ def _settings(equation: Any, around: tuple[Hashable, ...]) -> Hashable:
 
 
 def _value(value: Any, around: tuple[Hashable, ...]) -> Hashable:
-    if hasattr(value, "eqns") or hasattr(getattr(value, "jaxpr", None), "eqns"):
+    if isinstance(value, OpenJaxpr) or hasattr(value, "eqns") or hasattr(getattr(value, "jaxpr", None), "eqns"):
         return content(value, (), around)
     if isinstance(value, tuple | list):
         return type(value), *(_value(each, around) for each in value)

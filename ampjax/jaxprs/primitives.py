@@ -38,15 +38,6 @@ def opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
     return getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
 
 
-def without_values(jaxpr: Any) -> Any:
-    """An open jaxpr whose constants are inputs, the first ones. In JAX 0.11 and later any jaxpr has its constants' values, which may be tracers.
-
-    Args:
-      jaxpr: An open jaxpr.
-    """
-    return partial_eval.convert_constvars_jaxpr(jaxpr)
-
-
 def needed(jaxpr: Any) -> Any:
     """An open jaxpr without equations that neither an output nor a side effect needs. Its inputs and constants stay.
 

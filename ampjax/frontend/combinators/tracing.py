@@ -21,8 +21,8 @@ from jax.extend import core as jex
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.variable_names import assigned_name
-from ampjax.jaxprs.content import HasContent
-from ampjax.jaxprs.primitives import is_library_file, line_text, shape_text, without_values
+from ampjax.jaxprs.content import HasContent, OpenJaxpr
+from ampjax.jaxprs.primitives import is_library_file, line_text, shape_text
 
 COMBINATOR = jex.Primitive("combinator")
 """The primitive that every combinator binds; its parameter `call` says which one it is."""
@@ -73,7 +73,7 @@ class Traced(HasContent):
 
     def content(self) -> Any:
         """What it computes from what it closed over and its arguments."""
-        return without_values(self.jaxpr)
+        return OpenJaxpr(self.jaxpr)
 
     @property
     def variables(self) -> list[Any]:
