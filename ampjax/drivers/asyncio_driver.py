@@ -28,9 +28,9 @@ from ampjax.utils.wait_with_warning import wait_with_warning
 FENCE_EVERY = 16
 """Dispatches between two fences on a worker's device."""
 
-HOSTS_FENCE_EVERY, HOSTS_AHEAD = 64, 256
+HOSTS_FENCE_EVERY, HOSTS_AHEAD = 32, 96
 """The same where workers are on hosts, and how many a worker may be sent before it has done them: some batches, so that a host has one while another is
-on its way, and the driver seldom has to be woken."""
+on its way, and the driver seldom has to be woken; but fewer than a host's window holds, so that it is here that the driver waits."""
 
 
 class AsyncioDriver:

@@ -165,8 +165,6 @@ class AnyExecutor(Protocol):
     It has more than 15 methods, as `Executor` has.
     """
 
-    n_hosts: int
-    """Processes, or threads in their place, that carry launches out."""
     n_remembered: int
     """Dispatches of which a driver must know the latest that it has issued, for `take_lost`."""
     plan: Plan

@@ -79,7 +79,7 @@ def _verdict(name: str, n: int, how: str, differences: Sequence[Difference], tol
             f"verify, {_part(key)}{path}",
             f"what `jax.grad` of `{name}`, {how}, gives for {counted(n, 'instance')}, to {tolerance:.0e}",
             f"a difference of {worst:.1e}",
-            f"{advice_on_rounded_products() or ours} All differences:\n{table}",
+            f"{advice_on_rounded_products()} {ours}".strip() + f" All differences:\n{table}",
         )
     seen = f"the loss and {counted(len(differences) - 1, 'gradient')} of {counted(n, 'instance')}"
     report = [

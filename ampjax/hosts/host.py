@@ -92,8 +92,8 @@ class Host:
             except GivenUp:
                 self._is_broken = True
                 return False
-            except RowsFailed as error:
-                self._rows_failed(error)
+            except Exception as error:
+                self._stop(error)
         return True
 
     def _next(self) -> Message | None:
@@ -104,8 +104,10 @@ class Host:
         if message is None and self._under_way:
             try:
                 self._wait_for_oldest()
-            except RowsFailed as error:
-                self._rows_failed(error)
+            except GivenUp:
+                self._is_broken = True
+            except Exception as error:
+                self._stop(error)
             return None
         return message or self._driver.receive(1.0)
 
@@ -140,7 +142,7 @@ class Host:
         except GivenUp:
             self._is_broken = True
         except RowsFailed as error:
-            self._rows_failed(error)
+            self._stop(error)
         except Exception as error:  # whatever a body, or XLA, has raised
             self._fail(sequence, launch, "".join(traceback.format_exception(error)))
 
@@ -149,11 +151,14 @@ class Host:
         number, stage = (-1, -1) if launch is None else (launch.number, launch.stage)
         self._driver.send(Message("failed", (self._rows.epoch, sequence, number, stage), text))
 
-    def _rows_failed(self, error: RowsFailed) -> None:
-        """Says that rows of a batch, which is still under way, could not be computed; nothing after them will be done."""
+    def _stop(self, error: Exception) -> None:
+        """Says that something could not be done for a batch that is still under way; nothing after it will be."""
         self._under_way.clear()
-        cause = error.__cause__ or error
-        self._fail(error.batch, error.launch, "".join(traceback.format_exception(cause)))
+        if isinstance(error, RowsFailed):
+            batch, launch, cause = error.batch, error.launch, error.__cause__ or error
+        else:  # whatever XLA has raised, or another host that can't be reached
+            batch, launch, cause = self._sequence, None, error
+        self._fail(batch, launch, "".join(traceback.format_exception(cause)))
 
     def _carry_out(self, operation: Operation, behind: Iterator[Operation]) -> int:
         """Carries out an operation, or several launches in one call. Gives how many."""

@@ -9,7 +9,6 @@ out in the order of decision.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +18,7 @@ import numpy as np
 
 from ampjax.cluster import Channel, Message
 from ampjax.engine.kernels.launch import Launch
-from ampjax.errors import HostError
+from ampjax.errors import HostError, HostUnreachableError
 from ampjax.plan.stages import ArenaKey
 
 Slot = tuple[ArenaKey, int]
@@ -27,6 +26,9 @@ Slot = tuple[ArenaKey, int]
 
 PATIENCE_S = 0.05
 """How long a host that waits for another's rows goes on before it looks whether the driver has given up what is in flight."""
+
+MOST_TRIES = 100
+"""How often a host tries to send rows to one that it can't reach: in 5 s the driver would have noticed that nobody can."""
 
 
 class GivenUp(Exception):
@@ -96,15 +98,28 @@ class RowExchange:
         self.epoch = 0
 
     def send(self, peer: int, number: int, arrays: Sequence[np.ndarray]) -> None:
-        """Sends arrays to another host now.
+        """Sends arrays to another host now; if it can't be reached, as soon as it can.
 
         Args:
           peer: Its number.
           number: The launch's that they belong to.
           arrays: The arrays.
+
+        Raises:
+          GivenUp: If the driver has given up what is in flight.
+          HostUnreachableError: If only this host can't reach the other one, and the driver can.
         """
-        with contextlib.suppress(HostError):  # the other one has died: the driver knows, or will
-            self._peers[peer].send(Message("rows", (self.epoch, number), arrays=tuple(arrays)))
+        message, tries = Message("rows", (self.epoch, number), arrays=tuple(arrays)), 0
+        while True:
+            try:
+                return self._peers[peer].send(message)
+            except HostUnreachableError:
+                if (tries := tries + 1) > MOST_TRIES:
+                    raise
+                self._look_for_the_end()
+                time.sleep(PATIENCE_S)
+            except HostError:  # the other one has died: the driver knows, or will
+                return
 
     def send_later(self, batch: int, peer: int, launch: Launch, rows: Any) -> None:
         """Sends rows to another host as soon as they have been computed and this one looks.
@@ -184,7 +199,7 @@ class RowExchange:
         return any(not awaited.slots.isdisjoint(slots) for awaited in self._awaited)
 
     def write_for(self, launch: Launch) -> None:
-        """Writes what a launch needs, and waits for it if it has not come. Sends first what others may wait for.
+        """Writes what a launch needs, and waits for it if it has not come. While it waits, it sends what others may wait for.
 
         Args:
           launch: The launch.
@@ -215,7 +230,7 @@ class RowExchange:
         self._write(self._awaited.popleft().launch, begin_ns, *rows)
 
     def receive(self, peer: int, number: int) -> Sequence[np.ndarray]:
-        """Waits for what another host has sent for a launch. Sends first what others may wait for.
+        """Waits for what another host has sent for a launch. While it waits, it sends what others may wait for.
 
         Args:
           peer: The other host.
@@ -246,7 +261,9 @@ class RowExchange:
                 raise GivenUp
             arrived.popleft()
             if message.numbers[0] == self.epoch:
-                assert message.numbers[1] == number, (message.numbers, number)
+                if message.numbers[1] != number:
+                    got, fix = f"those of dispatch {message.numbers[1]}", "This is a mistake of ampjax's."
+                    raise HostError(f"host {peer}", f"rows of dispatch {number}", got, fix)
                 return message.arrays
         return None
 

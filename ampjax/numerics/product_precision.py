@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax
 
-_FULL = ("highest", "float32")
+_FULL = ("highest", "float32", "F32_F32_F32", "F64_F64_F64")
 """Values of `jax_default_matmul_precision` with which products of float32 are products of float32."""
 
 

@@ -27,7 +27,7 @@ class StageKind:
         `stage_program.make_program`, and their kernels can be looped over several dispatches.
       writes_gradients: Whether its backward kernel writes an input's gradient where `Stage.sole` says so. If False, `sole` is never set, and it
         adds them, which is always right: adjoint rows then start from zero.
-      sums_segments: Whether its output rows are sums of segments of its input rows.
+      sums_segments: Whether each of its output rows is the sum of a segment of its input rows, so that fewer rows leave than come in.
       by_topology: Whether a topology says which rows it sends and adds up, so that it may make more or fewer rows than it takes.
       starts_backward: Whether its forward dispatch also computes gradients: a loss.
       is_sink: Whether its messages go to the user.

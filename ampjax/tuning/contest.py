@@ -83,19 +83,19 @@ def prospects(trials: Sequence[Trial]) -> list[Trial]:
       trials: The trials.
     """
     ranked = standings(trials)
-    behind = [trial for trial in ranked if _is_on_its_way(trial)]
-    common = _common_s(behind)
-    if not common:
+    behind = standings([trial for trial in trials if _is_on_its_way(trial) and trial.seconds[-1]])
+    if not behind:
         return ranked
-    best = behind[0]
+    common, best = _common_s(behind), behind[0]
     there = float(np.interp(common, best.seconds, best.examples))
 
     def remaining_s(trial: Trial) -> float:
-        reached = best.to_value(trial.value_at(common))
-        had = there if reached is None else reached[1]
+        value = trial.value_at(common)
+        reached = best.to_value(value)
+        had = 0.0 if not np.isfinite(value) else there if reached is None else reached[1]
         return ((1 + AHEAD) * there - had) * trial.seconds[-1] / trial.examples[-1]
 
-    n = ranked.index(best)
+    n = min(map(ranked.index, behind))  # those without a piece come behind them
     return ranked[:n] + sorted(behind, key=remaining_s) + ranked[n + len(behind) :]
 
 

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from ampjax.cluster.wire.memory_channel import memory_pair
 from ampjax.engine.kernels.launch import Launch
+from ampjax.errors import HostError, HostUnreachableError
+from ampjax.hosts import row_exchange
 from ampjax.hosts.row_exchange import GivenUp, RowExchange, RowsFailed
 
 
@@ -180,6 +182,48 @@ def test_rows_for_a_host_that_has_died_are_lost():
     both.second_channel.close()
     both.first.send_later(1, 1, launch(1), np.array([1.0]))
     both.first.finish()
+
+
+class Cut:
+    """A channel that can't reach the other end for a while."""
+
+    def __init__(self, n):
+        self.n, self.sent = n, []
+
+    def send(self, message):
+        if self.n:
+            self.n -= 1
+            raise HostUnreachableError("a channel", "a beat from the other end", "none", "")
+        self.sent.append(message)
+
+
+@pytest.mark.parametrize("n", [0, 3])
+def test_rows_for_a_host_that_can_not_be_reached_are_kept_until_it_can(n):
+    looks, channel = [], Cut(n)
+    rows = RowExchange({1: channel}, print, slots_of, lambda: looks.append(1), int)
+    rows.send(1, 7, [np.array([1.0])])
+    assert [message.numbers for message in channel.sent] == [(0, 7)] and len(looks) == n
+
+
+def test_a_cut_that_only_this_host_has_is_an_error(monkeypatch):
+    monkeypatch.setattr(row_exchange, "PATIENCE_S", 0)
+    rows = RowExchange({1: Cut(1_000)}, print, slots_of, lambda: None, int)
+    with pytest.raises(HostUnreachableError):
+        rows.send(1, 7, [np.array([1.0])])
+
+
+def test_who_gives_up_need_not_reach_anybody():
+    both, channel = Both(), Cut(1_000)
+    with pytest.raises(GivenUp):
+        RowExchange({1: channel}, print, slots_of, both._wait, int).send(1, 7, [np.array([1.0])])
+    assert both.waits == 1 and not channel.sent
+
+
+def test_rows_of_another_dispatch_are_an_error():
+    both = Both()
+    both.first.send(1, 3, [np.array([1.0])])
+    with pytest.raises(HostError, match="host 0: expected rows of dispatch 1, got those of dispatch 3"):
+        both.second.await_rows(0, launch(1, 4))
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), max_size=30), st.data())

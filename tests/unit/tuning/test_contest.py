@@ -130,6 +130,22 @@ def test_before_the_first_piece_nobody_has_prospects():
     assert prospects([begun, fresh]) == standings([begun, fresh])
 
 
+def test_who_has_no_piece_yet_is_behind_those_that_have_and_leaves_their_order():
+    clock = Clock()
+    slow, quick, fresh = Told(clock, 0.05), Told(clock, 0.1), Told(clock, 0.4)
+    advanced([slow, quick], 2)
+    advanced([slow], 1)
+    assert prospects([fresh, slow, quick]) == [quick, slow, fresh]
+
+
+def test_who_has_no_value_is_behind_those_that_have():
+    clock = Clock()
+    quick, unknown = Told(clock, 0.1), Told(clock, 0.1)
+    advanced([quick, unknown], 2)
+    unknown.value_at = lambda seconds: math.nan
+    assert prospects([unknown, quick]) == [quick, unknown]
+
+
 def test_who_lasted_longer_is_before_who_ended_sooner():
     clock = Clock()
     best, early, later = Lagging(clock, 110), Lagging(clock, 80), Lagging(clock, 105, 60)
