@@ -18,7 +18,7 @@ def advice_on_rounded_products() -> str:
       Two sentences, for an error or a report.
     """
     backend = jax.default_backend()
-    if backend == "cpu" or jax.config.jax_default_matmul_precision in _FULL:
+    if backend == "cpu" or getattr(jax.config, "jax_default_matmul_precision", None) in _FULL:
         return ""
     return (
         f"On this {backend.upper()}, JAX rounds what it multiplies to fewer bits than float32 has. "
