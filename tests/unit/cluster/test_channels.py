@@ -213,6 +213,7 @@ def exchanged(a, b):
     return right
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault", ["cut", "replay", *(pytest.param(f, marks=pytest.mark.full) for f in ("delay", "truncate", "garbage"))]
 )
@@ -316,6 +317,7 @@ def test_an_end_that_sends_nothing_right_is_given_up():
     a.close()
 
 
+@pytest.mark.slow
 def test_the_last_message_of_a_process_that_has_ended_comes_before_its_end():
     with over_zmq() as (near, far, _):
         far.send(Message("first"))
