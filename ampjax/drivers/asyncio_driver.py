@@ -28,7 +28,7 @@ from ampjax.utils.wait_with_warning import wait_with_warning
 FENCE_EVERY = 16
 """Dispatches between two fences on a worker's device."""
 
-HOSTS_FENCE_EVERY, HOSTS_AHEAD = 32, 96
+HOSTS_FENCE_EVERY, HOSTS_AHEAD = 64, 192
 """The same where workers are on hosts, and how many a worker may be sent before it has done them: some batches, so that a host has one while another is
 on its way, and the driver seldom has to be woken; but fewer than a host's window holds, so that it is here that the driver waits."""
 
@@ -86,8 +86,6 @@ class AsyncioDriver:
                 issued = int(clock[c.NOW])
                 for worker in workers:
                     await self._keep_pace(worker, f"what was decided last for worker {worker}")
-            else:
-                await asyncio.sleep(0)
 
     async def _worker(self, worker: int) -> None:
         issued = 0

@@ -222,7 +222,7 @@ class IssueQueue:
 
     def _n_together(self, executor: AnyExecutor, first: Decided, most: int) -> int:
         """How many of the `most` that come first are issued in one call."""
-        if first.alone or most == 1:
+        if first.alone or most == 1 or executor.can_coalesce is None:
             return 1
         behind = (
             self._launch(entry) if isinstance(entry, Decided) and not entry.alone else None

@@ -23,6 +23,9 @@ PATIENCE = 20_000
 CONTROL_AHEAD = 256
 """The most dispatches of one call in virtual time, if only control runs."""
 
+HOSTS_AHEAD = 64
+"""The same if hosts carry them out: this process computes nothing that would push the scheduler's code out of its caches."""
+
 
 class Loop:
     """One run over some sources.
@@ -52,6 +55,8 @@ class Loop:
         self.instruments = Instruments(instruments)
         self.queue = IssueQueue(scheduler, executor, self.launch_of, self.instruments)
         self._asks = executor is not None and any(stage.route_by is not None for stage in scheduler.plan.stages)
+        here = CONTROL_AHEAD if executor is None else AHEAD[0]
+        self._most_ahead = here if executor is None or executor.n_hosts == 1 else HOSTS_AHEAD
         self._since_last_end = 0  # messages since an instance has ended; below 0 once it has warned
 
     def issue(self, worker: int) -> Dispatch | None:
@@ -138,7 +143,7 @@ class Loop:
         Returns:
           Whether there was anything to do.
         """
-        found = self.scheduler.advance(time, AHEAD[0] if self.executor is not None else CONTROL_AHEAD)
+        found = self.scheduler.advance(time, self._most_ahead)
         if found is None:
             return False
         if self._hands_on:

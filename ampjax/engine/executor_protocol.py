@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -200,8 +200,9 @@ class AnyExecutor(Protocol):
         """As `Executor.feed`."""
         ...
 
-    def can_coalesce(self, before: Launch, launch: Launch) -> bool:
-        """As `Executor.can_coalesce`."""
+    @property
+    def can_coalesce(self) -> Callable[[Launch, Launch], bool] | None:
+        """As `Executor.can_coalesce`; None where launches are never handed on together."""
         ...
 
     def issue(self, launches: Coalesced) -> None:

@@ -8,7 +8,6 @@ the order in which they were decided. In this order no operation waits for a lat
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -20,31 +19,14 @@ from ampjax.errors import HostError
 from ampjax.hosts.host_link import WINDOW, HostLink, failure_of
 from ampjax.hosts.hosts import HostState
 from ampjax.hosts.layout import HostLayout
+from ampjax.hosts.operations import MadeFor
 from ampjax.plan.planner import Plan
 
-FEW, MOST = 16, 64
+FEW, MOST = 32, 128
 """Operations in a batch, from which on it is sent: to a host that has nothing else to do, and to one that has."""
 
-KEPT = 4096
-"""Operations that are remembered, to tell which have been carried out: more than can be under way."""
-
-
-class Sent(NamedTuple):
-    """An operation that may not have been carried out yet.
-
-    Args:
-      host: Whose it is.
-      batch: The number of its batch.
-      place: Its place in that.
-      launch: The launch that it is, or belongs to.
-      change: The first of that one's parameter changes that it makes; None if it is the launch itself.
-    """
-
-    host: int
-    batch: int
-    place: int
-    launch: Launch
-    change: int | None
+KEPT = 2_048
+"""Dispatches that are remembered for each host, to tell which have been carried out: more than can be under way."""
 
 
 class Ready(NamedTuple):
@@ -78,13 +60,11 @@ class Fleet:
     def __init__(self, plan: Plan, layout: HostLayout, start: Callable[[], Ready]):
         self.layout, self.lock = layout, threading.RLock()
         self._plan, self._start = plan, start
-        self._latest: deque[Sent] = deque(maxlen=KEPT)
         self._begin()
 
     def _begin(self) -> None:
         self.links, self.can_update, self._end = self._start()
         self._is_closed, self._has_died, self._epoch = False, False, 0
-        self._latest.clear()
         for link in self.links:
             link.peers = self.links
 
@@ -95,17 +75,6 @@ class Fleet:
 
     # -- batches
 
-    def note(self, host: int, launch: Launch, change: int | None = None) -> None:
-        """Remembers the operation that is about to be added to a host's batch.
-
-        Args:
-          host: Its number.
-          launch: The launch that it is, or belongs to.
-          change: The first of that one's parameter changes that it makes; None if it is the launch itself.
-        """
-        link = self.links[host]
-        self._latest.append(Sent(host, link.opened, link.batch.n, launch, change))
-
     def send_if_many(self, host: int) -> None:
         """Sends a host's batch if it is large.
 
@@ -113,9 +82,8 @@ class Fleet:
           host: Its number.
         """
         link = self.links[host]
-        if self._has_died:
-            return  # nothing can be carried out any more
-        if link.batch.n >= MOST or (link.batch.n >= FEW and link.is_idle):
+        n = link.batch.n
+        if n >= FEW and (n >= MOST or link.is_idle) and not self._has_died:  # after that nothing can be carried out any more
             self.send([host])
 
     def send(self, hosts: Sequence[int]) -> None:
@@ -200,29 +168,32 @@ class Fleet:
         for link in self.links:
             if link.failure is not None:
                 number = link.failure.numbers[2]
-                launch = next((sent.launch for sent in self._latest if sent.launch.number == number), None)
+                launches = (made_for[0] for *_, made_for in link.unfinished() if made_for is not None)
+                launch = next((launch for launch in launches if launch.number == number), None)
                 raise failure_of(link, self._plan.stages, launch)
 
-    def begin_anew(self) -> list[Sent]:
+    def begin_anew(self) -> list[MadeFor]:
         """If a host has failed, lets all hosts give up what is in flight; they then go on as they are.
 
         Returns:
-          What had been added to batches and was not carried out, in order. Nothing, if a host has died: then all is lost.
+          What operations that were added to batches and have not been carried out were made for. Nothing, if a host has died: then all is lost.
         """
         with self.lock:
             try:
                 if not any([link.has_failed for link in self.links]):
                     return []
                 self._epoch += 1
-                for link in self.links:
-                    link.begin_anew(self._epoch)
+                unfinished = [link.begin_anew(self._epoch) for link in self.links]
                 progress = [link.wait_for_progress() for link in self.links]
             except HostError:
                 self._has_died = True
                 return []
-            lost = [sent for sent in self._latest if (sent.batch, sent.place) >= progress[sent.host]]
-            self._latest.clear()
-            return lost
+            return [
+                made_for
+                for own, carried_out in zip(unfinished, progress, strict=True)
+                for batch, place, made_for in own
+                if made_for is not None and (batch, place) >= carried_out
+            ]
 
     def close(self) -> None:
         """Tells hosts that it is over; dead ones are left alone."""

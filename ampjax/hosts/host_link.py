@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -14,7 +15,7 @@ from ampjax.cluster import Channel, Message
 from ampjax.engine.kernels.launch import Launch
 from ampjax.errors import HostDiedError, HostError
 from ampjax.hosts.hosts import HostState, Place
-from ampjax.hosts.operations import BatchWriter, Names
+from ampjax.hosts.operations import BatchWriter, MadeFor, Names
 from ampjax.hosts.questions import question
 
 WINDOW = 4
@@ -62,6 +63,7 @@ class HostLink:
         self._answers: dict[int, Message] = {}
         self._n_asked = 0
         self._progress: tuple[int, int] | None = None
+        self._unfinished: deque[tuple[int, list[MadeFor | None]]] = deque()
 
     @property
     def place(self) -> str:
@@ -86,8 +88,14 @@ class HostLink:
     def send_batch(self) -> None:
         """Sends what waits."""
         self.sent += 1
+        self._unfinished.append((self.sent, self.batch.made_for))
         self._channel.send(Message("batch", (self.epoch, self.sent), arrays=tuple(self.batch.take())))
         self.needs.clear()
+
+    def unfinished(self) -> list[tuple[int, int, MadeFor | None]]:
+        """The operations that the host may not have carried out, in order: each one's batch, its place there, and what it was made for."""
+        batches = [*self._unfinished, (self.opened, self.batch.made_for)]
+        return [(batch, place, each) for batch, operations in batches for place, each in enumerate(operations)]
 
     def look(self) -> None:
         """Receives what has come, without waiting."""
@@ -200,17 +208,23 @@ class HostLink:
             raise next(failure_of(link) for link in self.peers if link.failure is not None)
         return self._readings.pop(number)
 
-    def begin_anew(self, epoch: int) -> None:
+    def begin_anew(self, epoch: int) -> list[tuple[int, int, MadeFor | None]]:
         """Tells the host to give up what is in flight; `wait_for_progress` must follow.
 
         Args:
           epoch: A number that is higher each time.
+
+        Returns:
+          What was `unfinished`.
         """
+        unfinished = self.unfinished()
+        self._unfinished.clear()
         self.batch.take()
         self.needs.clear()
         self.epoch, self.sent, self.done, self.failure, self._progress = epoch, 0, 0, None, None
         self._readings.clear()
         self._channel.send(Message("abandon", (epoch,)))
+        return unfinished
 
     def wait_for_progress(self) -> tuple[int, int]:
         """How far the host had come when it gave up.
@@ -249,6 +263,8 @@ class HostLink:
             return True  # of what has been given up
         elif kind == "done":
             self.done = max(self.done, numbers[1])
+            while self._unfinished and self._unfinished[0][0] <= self.done:
+                self._unfinished.popleft()
         elif kind == "reading":
             self._readings[numbers[1]] = message.arrays[0]
         elif kind == "abandoned":

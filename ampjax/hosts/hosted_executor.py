@@ -40,13 +40,14 @@ class HostedExecutor:
       timing: Lets hosts time what they carry out.
       sinks: The numbers of the `sink` stages.
       readings: What launches read back, by their numbers.
+      n_remembered: Dispatches that are to be remembered, to tell after an error which have been carried out.
     """
 
-    n_remembered = KEPT
+    can_coalesce = None  # hosts put together what they can
 
     def __init__(self, plan: Plan, fleet: Fleet, store: HostedStore):
         self.plan, self.fleet, self.store = plan, fleet, store
-        self._names = Names.of(plan)
+        self._names, self.n_remembered = Names.of(plan), KEPT * fleet.layout.n_hosts
         self.losses, self.fences = HostedLosses(plan, fleet), HostedFences(fleet)
         self.timing = HostedTiming(plan, fleet)
         stages = [stage for stage in plan.stages if stage.kind.is_dispatched]
@@ -75,10 +76,6 @@ class HostedExecutor:
                 for host in self.fleet.layout.readers(feed.arena):
                     self.fleet.links[host].batch.feed(feed)
                     self.fleet.send_if_many(host)
-
-    def can_coalesce(self, before: Launch, launch: Launch) -> bool:
-        """Whether launches are handed on together: never, as hosts put together what they can."""
-        return False
 
     def issue(self, launches: Coalesced) -> None:
         """Sends a launch, and its parameter changes.
@@ -115,7 +112,6 @@ class HostedExecutor:
                 return 0
             host = layout.host_of_stage[launch.stage]
             link, n = self.fleet.links[host], self._n_own(launch.changes, host)
-            self.fleet.note(host, launch)
             link.batch.launch(launch if n == len(launch.changes) else launch._replace(changes=launch.changes[:n]))
             if launch.direction != BACKWARD and (launch.stage in self._chooses or launch.stage in self.sinks):
                 self.readings[launch.number] = RemoteRows(link, launch.number, lambda: self.fleet.send([host]))
@@ -135,8 +131,7 @@ class HostedExecutor:
             hosts = list(self.fleet.layout.of_nodes(nodes_of(change)))
             for host in hosts:
                 link = self.fleet.links[host]
-                self.fleet.note(host, self._latest, self._n_changed)
-                link.batch.change(change, self._latest.number)
+                link.batch.change(change, self._latest, self._n_changed)
                 link.needs.update(other for other in hosts if other != host)
             self._n_changed += 1
             for host in hosts:
@@ -158,8 +153,9 @@ class HostedExecutor:
           For each such launch, by its number, the first of its parameter changes that was not made; None if the launch itself was not.
         """
         lost: dict[int, int | None] = {}
-        for sent in self.fleet.begin_anew():
-            lost.setdefault(sent.launch.number, sent.change)
+        for launch, change in self.fleet.begin_anew():
+            first = lost.get(launch.number, change)
+            lost[launch.number] = None if first is None or change is None else min(first, change)
         return lost
 
     def restart(self) -> None:
@@ -187,9 +183,7 @@ class HostedExecutor:
             return
         bare = launch._replace(changes=()) if launch.changes else launch
         start, end = (target, source) if is_back else (source, target)
-        self.fleet.note(start, launch)
         self.fleet.links[start].batch.launch(bare, TAKE, end)
-        self.fleet.note(end, launch)
         self.fleet.links[end].batch.launch(bare, PUT, start)
         self.fleet.links[end].needs.add(start)
         self.fleet.send_if_many(start)

@@ -73,6 +73,10 @@ class Names:
         return cls(tuple(plan.graph.nodes), tuple(arenas))
 
 
+MadeFor = tuple[Launch, int | None]
+"""The launch that an operation is or belongs to, and the first of that one's parameter changes that it makes; None if it is the launch itself."""
+
+
 class BatchWriter:
     """Operations that wait to be sent to one host.
 
@@ -81,6 +85,8 @@ class BatchWriter:
 
     Attributes:
       n: How many there are.
+      made_for: For each, the launch that it is or belongs to, and the first of that one's parameter changes that it makes, None if it is the
+        launch itself; None for what belongs to no launch.
     """
 
     def __init__(self, names: Names):
@@ -91,6 +97,7 @@ class BatchWriter:
 
     def _clear(self) -> None:
         self.n = 0
+        self.made_for: list[MadeFor | None] = []
         self._head: list[int] = []
         self._packs: list[np.ndarray] = []
         self._columns: list[np.ndarray] = []
@@ -119,6 +126,7 @@ class BatchWriter:
             self._floats.append(change.mean_staleness)
         if rare:
             self._add_rare(launch)
+        self.made_for.append((launch, None))
         self.n += 1
 
     def feed(self, feed: Feed) -> None:
@@ -130,15 +138,18 @@ class BatchWriter:
         self._head += (FEED, self._arena[feed.arena], len(feed.slots), feed.capacity)
         self._columns.append(np.array(feed.slots))
         self._payloads.append(np.array(feed.payload))
+        self.made_for.append(None)
         self.n += 1
 
-    def change(self, change: Change, number: int = 0) -> None:
+    def change(self, change: Change, launch: Launch, n_before: int = 0) -> None:
         """Adds a parameter change.
 
         Args:
           change: The change.
-          number: The launch that it belongs to.
+          launch: The launch that it belongs to.
+          n_before: How many of that one's changes come before it.
         """
+        number = launch.number
         if isinstance(change, Update):
             self._head += (CHANGE, number, 0, 0, 1, self._node[change.node], change.count)
             self._floats.append(change.mean_staleness)
@@ -146,11 +157,13 @@ class BatchWriter:
             group = self._groups.setdefault(change.group, len(self._groups))
             numbers = [self._node[node] for node in nodes_of(change)]
             self._head += (CHANGE, number, _CHANGES.index(type(change)), group, len(numbers), *numbers)
+        self.made_for.append((launch, n_before))
         self.n += 1
 
     def forget(self) -> None:
         """Adds that all that is in flight is given up."""
         self._head.append(FORGET)
+        self.made_for.append(None)
         self.n += 1
 
     def take(self) -> list[np.ndarray]:
@@ -200,14 +213,16 @@ class BatchWriter:
 
 def _has_more(launch: Launch) -> bool:
     """Whether a launch has anything that most have not."""
-    parts = launch.sizes, launch.edges, launch.versions, launch.staleness, launch.instances
-    has_parts = any(part is not None for part in parts)
-    return (
-        has_parts
-        or launch.brings_updates
-        or len(launch.dropped) > 0
-        or len(launch.seeds) > 0
-        or len(launch.scatter) > 0
+    return bool(
+        launch.brings_updates
+        or launch.dropped
+        or launch.seeds
+        or launch.scatter
+        or launch.sizes is not None
+        or launch.edges is not None
+        or launch.versions is not None
+        or launch.staleness is not None
+        or launch.instances is not None
     )
 
 
