@@ -43,7 +43,8 @@ class AsyncioDriver:
     """
 
     def __init__(self, loop: Loop, run_ahead: int = 64, trace: Trace | None = None):
-        self._loop, self._run_ahead, self._trace = loop, max(run_ahead, 2 * FENCE_EVERY), trace
+        least = HOSTS_AHEAD if loop.executor is not None and loop.executor.is_remote else 2 * FENCE_EVERY
+        self._loop, self._run_ahead, self._trace = loop, max(run_ahead, least), trace
         self._fences: list[deque[tuple[jax.Array, str]]] = [deque() for _ in range(loop.scheduler.plan.workers)]
         self._fence_every = FENCE_EVERY
         self._moved = asyncio.Event()
@@ -79,13 +80,17 @@ class AsyncioDriver:
     async def _all_workers(self) -> None:
         """Decides for the workers of all hosts in the order in which their dispatches are expected to end."""
         clock, workers = self._loop.scheduler.tables.t.clock, range(self._loop.scheduler.plan.workers)
-        issued = int(clock[c.NOW])
-        self._fence_every, self._run_ahead = HOSTS_FENCE_EVERY, max(self._run_ahead, HOSTS_AHEAD)
+        fenced = heard = int(clock[c.NOW])
+        self._fence_every = HOSTS_FENCE_EVERY
         for _ in in_expected_order(self._loop, self._trace is not None):
-            if clock[c.NOW] - issued >= self._fence_every * len(workers):
-                issued = int(clock[c.NOW])
+            now = int(clock[c.NOW])
+            if now - fenced >= self._fence_every * len(workers):
+                fenced = heard = now
                 for worker in workers:
                     await self._keep_pace(worker, f"what was decided last for worker {worker}")
+            elif now - heard >= self._fence_every:
+                heard = now
+                await asyncio.sleep(0)  # so that others can do something, too
 
     async def _worker(self, worker: int) -> None:
         issued = 0

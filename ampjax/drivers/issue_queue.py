@@ -96,7 +96,7 @@ class IssueQueue:
         self._waiting: deque[Decided | list[Feed]] = deque()
         self._n_dispatches = self._n_messages = 0  # decided since something was carried out
         self._is_broken = False
-        self._issued = deque[Dispatch](maxlen=0 if executor is None else executor.n_remembered)
+        self._issued = deque[Dispatch]()  # what hosts may not have carried out
         self._ran: Dispatch | None = None  # its kernels have been issued, not all of its parameter changes
         self._n_changed = 0  # how many of these have
 
@@ -175,6 +175,10 @@ class IssueQueue:
             for _ in range(n):
                 waiting.popleft()
             self._is_broken = False
+        if self._issued and executor is not None:
+            oldest = executor.oldest_unfinished()
+            while self._issued and (oldest is None or self._issued[0].number < oldest):
+                self._issued.popleft()
         if self._n_dispatches:
             for hook in self._instruments.carried_out:
                 hook()
@@ -261,7 +265,8 @@ class IssueQueue:
           launches: The same as the executor takes them.
         """
         last = dispatches[-1]
-        self._issued += dispatches
+        if executor.is_remote:
+            self._issued += dispatches
         self._n_changed = executor.run(launches)
         self._ran = last
         for hook in self._instruments.after_kernels:

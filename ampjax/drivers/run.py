@@ -23,7 +23,7 @@ PATIENCE = 20_000
 CONTROL_AHEAD = 256
 """The most dispatches of one call in virtual time, if only control runs."""
 
-HOSTS_AHEAD = 64
+DECIDED_FOR_HOSTS = 64
 """The same if hosts carry them out: this process computes nothing that would push the scheduler's code out of its caches."""
 
 
@@ -56,7 +56,7 @@ class Loop:
         self.queue = IssueQueue(scheduler, executor, self.launch_of, self.instruments)
         self._asks = executor is not None and any(stage.route_by is not None for stage in scheduler.plan.stages)
         here = CONTROL_AHEAD if executor is None else AHEAD[0]
-        self._most_ahead = here if executor is None or executor.n_hosts == 1 else HOSTS_AHEAD
+        self._most_ahead = here if executor is None or executor.n_hosts == 1 else DECIDED_FOR_HOSTS
         self._since_last_end = 0  # messages since an instance has ended; below 0 once it has warned
 
     def issue(self, worker: int) -> Dispatch | None:

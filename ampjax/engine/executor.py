@@ -55,7 +55,7 @@ class Executor:
         on.
     """
 
-    n_remembered = 0
+    is_remote = False
     n_hosts = 1
     timing = None
 

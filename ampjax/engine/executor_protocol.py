@@ -165,8 +165,8 @@ class AnyExecutor(Protocol):
     It has more than 15 methods, as `Executor` has.
     """
 
-    n_remembered: int
-    """Dispatches of which a driver must know the latest that it has issued, for `take_lost`."""
+    is_remote: bool
+    """Whether hosts carry launches out. Then what was issued may turn out not to have been carried out (`take_lost`)."""
     plan: Plan
     sinks: frozenset[int]
     readings: dict[int, Any]
@@ -219,6 +219,10 @@ class AnyExecutor(Protocol):
 
     def choices(self, number: int, n_rows: int) -> np.ndarray:
         """As `Executor.choices`."""
+        ...
+
+    def oldest_unfinished(self) -> int | None:
+        """The number of the first launch that may not have been carried out, of those that were issued; None if there is none."""
         ...
 
     def take_lost(self) -> dict[int, int | None]:

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ampjax.engine.kernels.launch import Launch
 from ampjax.errors import HostError
 from ampjax.hosts.host_link import WINDOW, HostLink, failure_of
 from ampjax.hosts.hosts import HostState
@@ -24,9 +23,6 @@ from ampjax.plan.planner import Plan
 
 FEW, MOST = 32, 128
 """Operations in a batch, from which on it is sent: to a host that has nothing else to do, and to one that has."""
-
-KEPT = 2_048
-"""Dispatches that are remembered for each host, to tell which have been carried out: more than can be under way."""
 
 
 class Ready(NamedTuple):
@@ -83,7 +79,9 @@ class Fleet:
         """
         link = self.links[host]
         n = link.batch.n
-        if n >= FEW and (n >= MOST or link.is_idle) and not self._has_died:  # after that nothing can be carried out any more
+        if (
+            n >= FEW and (n >= MOST or link.is_idle) and not self._has_died
+        ):  # once one has, nothing more can be carried out
             self.send([host])
 
     def send(self, hosts: Sequence[int]) -> None:
@@ -176,7 +174,8 @@ class Fleet:
         """If a host has failed, lets all hosts give up what is in flight; they then go on as they are.
 
         Returns:
-          What operations that were added to batches and have not been carried out were made for. Nothing, if a host has died: then all is lost.
+          For each operation that was added to a batch and has not been carried out, what it was made for. Nothing, if a host has died: then all is
+          lost.
         """
         with self.lock:
             try:

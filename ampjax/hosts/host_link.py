@@ -97,6 +97,11 @@ class HostLink:
         batches = [*self._unfinished, (self.opened, self.batch.made_for)]
         return [(batch, place, each) for batch, operations in batches for place, each in enumerate(operations)]
 
+    def oldest_unfinished(self) -> int | None:
+        """The number of the first launch that the host may not have carried out; None if there is none."""
+        batches = [*(operations for _, operations in [*self._unfinished]), self.batch.made_for]
+        return next((each[0].number for operations in batches for each in operations if each is not None), None)
+
     def look(self) -> None:
         """Receives what has come, without waiting."""
         if self._receiving.acquire(blocking=False):
@@ -202,10 +207,14 @@ class HostLink:
           number: The launch's.
 
         Raises:
-          HostError: If they have not come, as some host has failed.
+          HostError: If they have not come, as some host has failed, or what was in flight has been given up since.
         """
         if number not in self._readings:
-            raise next(failure_of(link) for link in self.peers if link.failure is not None)
+            for link in self.peers:
+                if link.failure is not None:
+                    raise failure_of(link)
+            fix = "See the error before this one."
+            raise HostError(f"host `{self.name}`", f"what dispatch {number} reads back", "that it was given up", fix)
         return self._readings.pop(number)
 
     def begin_anew(self, epoch: int) -> list[tuple[int, int, MadeFor | None]]:
@@ -217,12 +226,13 @@ class HostLink:
         Returns:
           What was `unfinished`.
         """
-        unfinished = self.unfinished()
-        self._unfinished.clear()
-        self.batch.take()
-        self.needs.clear()
-        self.epoch, self.sent, self.done, self.failure, self._progress = epoch, 0, 0, None, None
-        self._readings.clear()
+        with self._receiving:  # else a thread that still waits could take what has come for something of this epoch
+            unfinished = self.unfinished()
+            self._unfinished.clear()
+            self.batch.take()
+            self.needs.clear()
+            self.epoch, self.sent, self.done, self.failure, self._progress = epoch, 0, 0, None, None
+            self._readings.clear()
         self._channel.send(Message("abandon", (epoch,)))
         return unfinished
 
@@ -313,20 +323,21 @@ class RemoteRows:
     """
 
     def __init__(self, link: HostLink, number: int, send: Callable[[], None]):
-        self._link, self._number, self._send = link, number, send
+        self._link, self._number, self._send, self._epoch = link, number, send, link.epoch
         self._rows: np.ndarray | None = None
 
     def block_until_ready(self) -> RemoteRows:
         """Waits for the rows.
 
         Raises:
-          HostError: If a host has failed.
+          HostError: If a host has failed, or what was in flight has been given up since.
         """
+        link = self._link
         if self._rows is None:
-            if not self._link.has_read(self._number):
+            if not link.has_read(self._number) and link.epoch == self._epoch:
                 self._send()
-                self._link.wait_until(lambda: self._link.has_read(self._number))
-            self._rows = self._link.take_reading(self._number)
+                link.wait_until(lambda: link.has_read(self._number) or link.epoch != self._epoch)
+            self._rows = link.take_reading(self._number)
         return self
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:

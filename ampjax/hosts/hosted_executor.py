@@ -10,7 +10,7 @@ import numpy as np
 from ampjax.engine.kernels.coalescing import Coalesced
 from ampjax.engine.kernels.edge_sizes import EdgeSizes
 from ampjax.engine.kernels.launch import CHANGES_ONLY, Launch
-from ampjax.hosts.fleet import KEPT, Fleet
+from ampjax.hosts.fleet import Fleet
 from ampjax.hosts.host_link import RemoteRows
 from ampjax.hosts.hosted_parts import HostedFences, HostedLosses
 from ampjax.hosts.hosted_store import HostedStore
@@ -40,14 +40,14 @@ class HostedExecutor:
       timing: Lets hosts time what they carry out.
       sinks: The numbers of the `sink` stages.
       readings: What launches read back, by their numbers.
-      n_remembered: Dispatches that are to be remembered, to tell after an error which have been carried out.
     """
 
+    is_remote = True
     can_coalesce = None  # hosts put together what they can
 
     def __init__(self, plan: Plan, fleet: Fleet, store: HostedStore):
         self.plan, self.fleet, self.store = plan, fleet, store
-        self._names, self.n_remembered = Names.of(plan), KEPT * fleet.layout.n_hosts
+        self._names = Names.of(plan)
         self.losses, self.fences = HostedLosses(plan, fleet), HostedFences(fleet)
         self.timing = HostedTiming(plan, fleet)
         stages = [stage for stage in plan.stages if stage.kind.is_dispatched]
@@ -145,6 +145,11 @@ class HostedExecutor:
           n_rows: Its rows.
         """
         return np.asarray(self.readings.pop(number))[:n_rows]
+
+    def oldest_unfinished(self) -> int | None:
+        """The number of the first launch that some host has been sent, or will be, and is not known to have done; None if there is none."""
+        found = [number for link in self.fleet.links if (number := link.oldest_unfinished()) is not None]
+        return min(found, default=None)
 
     def take_lost(self) -> dict[int, int | None]:
         """After an error, lets all hosts give up what is in flight, and tells what of it they have not carried out.

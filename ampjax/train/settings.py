@@ -66,7 +66,7 @@ class Settings:
       compile_ahead: Whether all kernels are compiled before the first epoch, as `warm_up` does, so that measured rates contain no
         compilation. False compiles a kernel when it is first called, and the remaining ones before the second epoch. The first step then
         comes sooner; the numbers are the same.
-      run_ahead: About how many dispatches may be issued to a device before it has done them.
+      run_ahead: About how many dispatches may be issued to a device before it has done them; to a device of a host at least 192.
       seed: The seed of parameters, of the order of instances, of random bodies, and of the random affinity rule.
       check: Whether the scheduler's invariants are checked after every event (slow).
 

@@ -52,8 +52,8 @@ def measure(model: str, hosts: int, passes: int) -> dict[str, float]:
       passes: Measured passes.
 
     Returns:
-      The median rate, microseconds a dispatch, and processor time a dispatch: of control, that is of the driver of hosts, or in one process of all but
-      the executor's calls; and of all processes together.
+      The median rate, microseconds a dispatch, and processor time a dispatch: of control, that is of the driver of hosts, or in one process of its thread
+      without what the executor does; and of all processes together.
     """
     cores = sorted(os.sched_getaffinity(0))
     if not hosts:
@@ -66,23 +66,39 @@ def measure(model: str, hosts: int, passes: int) -> dict[str, float]:
         hold(process, core)
     trainer.fit(data, epochs=2, progress=False)
     gc.collect()  # what the start has left behind: otherwise this takes a quarter of a second of some pass
-    calls = Calls()
-    if not hosts:
-        calls.measure(trainer.session.executor)
-    before, began_s = [spent_s(process) for process in (os.getpid(), *processes)], time.thread_time()
+    before = [spent_s(process) for process in (os.getpid(), *processes)]
     history = trainer.fit(data, epochs=passes, progress=False)
-    in_thread_s = time.thread_time() - began_s
     spent = [spent_s(p) - s for p, s in zip((os.getpid(), *processes), before, strict=True)]
-    trainer.close()
     dispatches = sum(epoch.dispatches for epoch in history.epochs)
+    control_us = spent[0] / dispatches * 1e6 if hosts else control_alone_us(trainer, data, passes)
+    trainer.close()
     rate = statistics.median(epoch.train_per_s for epoch in history.epochs)
     us = [n_examples(data) / e.train_per_s / e.dispatches * 1e6 for e in history.epochs]
     return {
         "per_s": rate,
         "us_a_dispatch": statistics.median(us),
-        "control_us": (spent[0] if hosts else in_thread_s - calls.seconds) / dispatches * 1e6,
+        "control_us": control_us,
         "all_us": sum(spent) / dispatches * 1e6,
     }
+
+
+def control_alone_us(trainer: amp.Trainer, data: Any, passes: int) -> float:
+    """Processor time of this thread a dispatch, without what the executor does, in passes of their own: to measure takes time, too.
+
+    Args:
+      trainer: A trainer in this process; what its executor does is measured from then on.
+      data: What it trains on.
+      passes: How often.
+
+    Returns:
+      Microseconds.
+    """
+    calls = Calls()
+    calls.measure(trainer.session.executor)
+    began_s = time.thread_time()
+    history = trainer.fit(data, epochs=passes, progress=False)
+    spent_s = time.thread_time() - began_s - calls.seconds
+    return spent_s / sum(epoch.dispatches for epoch in history.epochs) * 1e6
 
 
 class Calls:
@@ -101,8 +117,10 @@ class Calls:
         Args:
           executor: The executor.
         """
-        for name in ("feed", "run", "change"):  # none of them calls another
-            setattr(executor, name, self._measured(getattr(executor, name)))
+        parts = (executor, ("feed", "run", "change")), (executor.fences, ("of_worker",)), (executor.losses, ("take",))
+        for part, names in parts:  # none of these calls another
+            for name in names:
+                setattr(part, name, self._measured(getattr(part, name)))
 
     def _measured(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def measured(*arguments: Any) -> Any:
@@ -140,7 +158,7 @@ def _task(model: str) -> tuple[amp.Graph, Any, dict[str, Any]]:
 
 
 def main(options: HostsBench, console: Console | None = None) -> list[dict[str, Any]]:
-    """Prints both models' rates, and the ratio of two hosts to one process.
+    """Prints both models' rates, and the ratios of two hosts to one process: of rates, and of what control takes.
 
     Raises:
       SettingsError: If there are no two cores.
@@ -162,6 +180,8 @@ def main(options: HostsBench, console: Console | None = None) -> list[dict[str, 
             )
             found.append({"bench": "hosts", "model": model, "hosts": hosts, **m})
         rates, control = ([medians[hosts][key] for hosts in (2, 0)] for key in ("per_s", "control_us"))
-        console.print(f"{model}: two hosts are {rates[0] / rates[1]:.2f} times one core; control takes {control[0] / control[1]:.2f} times as long")
+        console.print(
+            f"{model}: two hosts are {rates[0] / rates[1]:.2f} times one core; control takes {control[0] / control[1]:.2f} times as long"
+        )
     append(options.json, found)
     return found

@@ -12,12 +12,14 @@ from ampjax.cluster import Channel, Message, Window
 from ampjax.devices.allreduce import Device
 from ampjax.engine.executor import Executor
 from ampjax.engine.parameters import NodeTraining
+from ampjax.hosts.fleet import MOST
 from ampjax.hosts.host import Host
+from ampjax.hosts.host_link import WINDOW
 from ampjax.hosts.layout import HostLayout
 from ampjax.ir.graph import Graph
 from ampjax.plan.planner import Plan, make_plan
 
-BETWEEN_HOSTS = Window(messages=1024, nbytes=1 << 40)
+BETWEEN_HOSTS = Window(messages=2 * WINDOW * MOST, nbytes=1 << 40)
 """Rows under way from one host to another: they are bounded by what the driver has decided, so that nobody has to wait to send."""
 
 

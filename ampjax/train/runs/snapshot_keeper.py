@@ -102,7 +102,7 @@ class Keeper:
     @property
     def has_hosts(self) -> bool:
         """Whether parameters are on hosts, which may die."""
-        return self._session.executor.n_remembered > 0
+        return self._session.executor.is_remote
 
     @property
     def is_late(self) -> bool:

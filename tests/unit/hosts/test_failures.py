@@ -7,12 +7,16 @@ from support.hosted import fails_once, pipeline, trainer
 
 import ampjax as amp
 from ampjax.errors import HostError
+from ampjax.hosts import fleet as fleets
 
 N = 60
 
 
+@pytest.mark.parametrize("most", [(2, 3), (fleets.FEW, fleets.MOST)])
 @pytest.mark.parametrize(("host", "after"), [(0, 1), (1, 3), (0, 8), (1, 20)])
-def test_an_error_on_a_host_names_it_and_leaves_counts_that_are_true(monkeypatch, host, after):
+def test_an_error_on_a_host_names_it_and_leaves_counts_that_are_true(monkeypatch, host, after, most):
+    monkeypatch.setattr(fleets, "FEW", most[0])
+    monkeypatch.setattr(fleets, "MOST", most[1])
     options = {"affinity": {"a": 0, "b": 1, "loss": 1}, "min_update_interval": 1 << 40, "gradient": "sum"}
     there = trainer(pipeline(), optax.sgd(0.1), 2, 2, max_active_keys=4, max_dispatch_size=1, fuse=False, **options)
     data = [{"x": np.float32(i)} for i in range(N)]

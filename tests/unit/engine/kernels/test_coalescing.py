@@ -131,7 +131,7 @@ def test_nodes_have_counted_what_they_have_accumulated(how, every):
 class Calls:
     """An executor that notes what it is asked to run."""
 
-    n_remembered = 0
+    is_remote, n_hosts = False, 1
 
     def __init__(self):
         self.calls, self.fences, self.sinks = [], self, ()
