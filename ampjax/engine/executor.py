@@ -209,6 +209,10 @@ class Executor:
         assert isinstance(runner, TransferRunner)
         return runner
 
+    def oldest_unfinished(self) -> int | None:
+        """The first launch of which it may turn out that it has not been carried out: none, in this process."""
+        return None
+
     def take_lost(self) -> dict[int, int | None]:
         """What was issued and has not been carried out: nothing, in this process."""
         return {}
