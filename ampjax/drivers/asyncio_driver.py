@@ -32,6 +32,9 @@ HOSTS_FENCE_EVERY, HOSTS_AHEAD = 64, 192
 """The same where workers are on hosts, and how many a worker may be sent before it has done them: some batches, so that a host has one while another is
 on its way, and the driver seldom has to be woken; but fewer than a host's window holds, so that it is here that the driver waits."""
 
+HOSTS_HEARD_EVERY = 256
+"""Dispatches after which a driver of many workers on hosts lets others in its event loop go on, at the latest."""
+
 
 class AsyncioDriver:
     """Drives a run in the current event loop.
@@ -88,7 +91,7 @@ class AsyncioDriver:
                 fenced = heard = now
                 for worker in workers:
                     await self._keep_pace(worker, f"what was decided last for worker {worker}")
-            elif now - heard >= self._fence_every:
+            elif now - heard >= HOSTS_HEARD_EVERY:
                 heard = now
                 await asyncio.sleep(0)  # so that others can do something, too
 

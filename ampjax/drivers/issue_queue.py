@@ -34,6 +34,9 @@ from ampjax.trace.instruments import Instruments
 AHEAD = 16, 2_048
 """Dispatches, and messages in them, that are decided before they are issued; more would not fit the caches."""
 
+REMEMBERED = 1_024
+"""Issued dispatches that are remembered, to tell after an error what of them hosts have not carried out, before it is looked which of them they have."""
+
 
 class Arrival(NamedTuple):
     """What has arrived at a sink in one dispatch.
@@ -175,7 +178,7 @@ class IssueQueue:
             for _ in range(n):
                 waiting.popleft()
             self._is_broken = False
-        if self._issued and executor is not None:
+        if len(self._issued) >= REMEMBERED and executor is not None:
             oldest = executor.oldest_unfinished()
             while self._issued and (oldest is None or self._issued[0].number < oldest):
                 self._issued.popleft()
