@@ -79,9 +79,9 @@ class Fleet:
         """
         link = self.links[host]
         n = link.batch.n
-        if (
-            n >= FEW and (n >= MOST or link.is_idle) and not self._has_died
-        ):  # once one has, nothing more can be carried out
+        if n < FEW or self._has_died:  # once a host has died, nothing more can be carried out
+            return
+        if n >= MOST or link.is_idle:
             self.send([host])
 
     def send(self, hosts: Sequence[int]) -> None:

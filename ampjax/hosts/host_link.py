@@ -99,8 +99,7 @@ class HostLink:
 
     def oldest_unfinished(self) -> int | None:
         """The number of the first launch that the host may not have carried out; None if there is none."""
-        batches = [*(operations for _, operations in [*self._unfinished]), self.batch.made_for]
-        return next((each[0].number for operations in batches for each in operations if each is not None), None)
+        return next((made_for[0].number for *_, made_for in self.unfinished() if made_for is not None), None)
 
     def look(self) -> None:
         """Receives what has come, without waiting."""

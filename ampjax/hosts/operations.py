@@ -84,7 +84,6 @@ class BatchWriter:
       names: What numbers stand for.
 
     Attributes:
-      n: How many there are.
       made_for: For each, the launch that it is or belongs to, and the first of that one's parameter changes that it makes, None if it is the
         launch itself; None for what belongs to no launch.
     """
@@ -96,13 +95,17 @@ class BatchWriter:
         self._clear()
 
     def _clear(self) -> None:
-        self.n = 0
         self.made_for: list[MadeFor | None] = []
         self._head: list[int] = []
         self._packs: list[np.ndarray] = []
         self._columns: list[np.ndarray] = []
         self._floats: list[float] = []
         self._payloads: list[np.ndarray] = []
+
+    @property
+    def n(self) -> int:
+        """How many there are."""
+        return len(self.made_for)
 
     def launch(self, launch: Launch, code: int = LAUNCH, peer: int = 0) -> None:
         """Adds a launch, or half of a transfer.
@@ -127,7 +130,6 @@ class BatchWriter:
         if rare:
             self._add_rare(launch)
         self.made_for.append((launch, None))
-        self.n += 1
 
     def feed(self, feed: Feed) -> None:
         """Adds a pumped payload.
@@ -139,7 +141,6 @@ class BatchWriter:
         self._columns.append(np.array(feed.slots))
         self._payloads.append(np.array(feed.payload))
         self.made_for.append(None)
-        self.n += 1
 
     def change(self, change: Change, launch: Launch, n_before: int = 0) -> None:
         """Adds a parameter change.
@@ -158,13 +159,11 @@ class BatchWriter:
             numbers = [self._node[node] for node in nodes_of(change)]
             self._head += (CHANGE, number, _CHANGES.index(type(change)), group, len(numbers), *numbers)
         self.made_for.append((launch, n_before))
-        self.n += 1
 
     def forget(self) -> None:
         """Adds that all that is in flight is given up."""
         self._head.append(FORGET)
         self.made_for.append(None)
-        self.n += 1
 
     def take(self) -> list[np.ndarray]:
         """Takes all that waits.
