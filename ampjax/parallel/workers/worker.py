@@ -7,13 +7,14 @@ same update and stay equal. Where replicas don't step together, its program is i
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from ampjax.cluster.wire.channel import Channel
+from ampjax.cluster.wire.channel import Channel, Window
 from ampjax.devices.per_replica import Device
 from ampjax.devices.random_keys import data_of, wrapped_like
 from ampjax.errors import TableError
@@ -33,7 +34,6 @@ from ampjax.parallel.workers.worker_messages import (
     Places,
     Propose,
     Question,
-    RowWork,
     StepDone,
     StepWork,
     Write,
@@ -44,6 +44,10 @@ from ampjax.sparse.rows.row_gradients import ready_to_push
 from ampjax.sparse.table.row_client import RowClient, SplitPlace
 
 Tree = Any
+
+MOST_ANSWERS, MOST_BYTES = Window().messages // 2, Window().nbytes // 2
+"""Answers of one server, and bytes in them, that may wait for this worker to take them. With more than fit in the window, the server would wait for
+the worker, which might wait for the server to take what it pushes. Half of it is left for answers that nobody wants any more."""
 
 
 class _Agreed(batch_rows.PaddedSizes):
@@ -76,13 +80,13 @@ class _Pull(NamedTuple):
 
 
 class _Share(NamedTuple):
-    """A share of a step whose rows have been asked for.
+    """A share of a step.
 
     Args:
       work: The share.
       traffic: By table and server, what has gone there and come back.
       clients: By table, what pulls and pushes its rows.
-      pulls: By table, the rows that were asked for.
+      pulls: By table, the rows that were asked for; the tables that come first in `work` are asked for first.
     """
 
     work: StepWork
@@ -220,7 +224,7 @@ class Worker:
     # ---- rows --------------------------------------------------------------------------------------------------------
 
     def _share_of(self, go: Go) -> _Share:
-        """The share of a step, whose rows have been asked for by now."""
+        """The share of a step; some of its rows may have been asked for."""
         ahead, self._ahead = self._ahead, None
         if go.work is None:
             assert ahead is not None
@@ -228,26 +232,46 @@ class Worker:
         for pulls in () if ahead is None else ahead.pulls.values():  # the runner has thought better of it
             for pull in pulls:
                 self._servers.forget(pull.asked)
-        return self._asked_for(go.work)
+        return self._share(go.work)
 
     def _ask_ahead(self, ahead: Ahead) -> None:
         if ahead.work is not None:
-            self._ahead = self._asked_for(ahead.work)
+            self._ahead = self._share(ahead.work)
+            self._ask(self._ahead)
 
-    def _asked_for(self, work: StepWork) -> _Share:
-        """Asks for the rows of all tables."""
+    def _share(self, work: StepWork) -> _Share:
+        """A share, nothing of which has been asked for."""
         traffic = {path: {server: ByteCounts() for server in self._places[path].placement} for path in work.tables}
-        clients = {path: self._client(path, traffic[path]) for path in work.tables}
-        pulls = {path: list(self._pulls(path, clients[path], of)) for path, of in work.tables.items()}
-        return _Share(work, traffic, clients, pulls)
+        return _Share(work, traffic, {path: self._client(path, traffic[path]) for path in work.tables}, {})
+
+    def _ask(self, share: _Share, wanted: str | None = None) -> None:
+        """Asks for the rows of the tables that come next: of as many as can wait here. What was asked for before has been taken.
+
+        Args:
+          share: The share.
+          wanted: A table for whose rows it waits next, however many they are; None if nothing is taken for a while.
+        """
+        answers, nbytes = Counter[int](), Counter[int]()
+        for path in [path for path in share.work.tables if path not in share.pulls]:
+            work, place = share.work.tables[path], share.clients[path].place
+            sizes = place.row_bytes(work.rows.ids, work.reading.dtype)
+            nbytes.update(sizes)
+            answers.update(dict.fromkeys(sizes, 1 if work.early is None else 2))
+            has_room = (
+                max(answers.values(), default=0) <= MOST_ANSWERS and max(nbytes.values(), default=0) <= MOST_BYTES
+            )
+            if not has_room and path != wanted:
+                return
+            share.pulls[path] = list(self._pulls(share, path))
 
     def _client(self, path: str, counts: Mapping[int, ByteCounts]) -> RowClient:
         place = self._places[path]
         return RowClient(place, functools.partial(self._servers.push, place.key), counts)
 
-    def _pulls(self, path: str, client: RowClient, work: RowWork) -> Iterator[_Pull]:
+    def _pulls(self, share: _Share, path: str) -> Iterator[_Pull]:
         """Asks for rows of a table: for those that the last update leaves as they are at once, for the others after it."""
-        ids, (dtype, columns), place = work.rows.ids, work.reading, self._places[path]
+        work, client = share.work.tables[path], share.clients[path]
+        ids, (dtype, columns), place = work.rows.ids, work.reading, client.place
         parts: list[tuple[np.ndarray | slice, int]] = [(slice(None), work.updates)]
         if work.early is not None:
             parts = [(work.early, work.updates - 1), (~work.early, work.updates)]
@@ -257,6 +281,8 @@ class Worker:
             yield _Pull(places, self._servers.begin(place.key, calls, updates), rows_of)
 
     def _pulled(self, path: str, share: _Share) -> PulledRows:
+        if path not in share.pulls:
+            self._ask(share, path)
         work, pulls = share.work.tables[path], share.pulls[path]
         pieces = [pull.rows_of(self._servers.finish(pull.asked)) for pull in pulls]
         rows = pieces[0]

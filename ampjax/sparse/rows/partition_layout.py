@@ -60,9 +60,20 @@ class PartitionLayout:
             return np.arange(n), [(0, slice(0, n))] if n else [], row_ids.astype(small)
         local, partition = np.divmod(row_ids, self.n_partitions)
         order = np.argsort(partition, kind="stable")
-        ends = np.cumsum(np.bincount(partition, minlength=self.n_partitions)).tolist()
+        ends = np.cumsum(self.count(row_ids)).tolist()
         spans = [(p, slice(start, end)) for p, (start, end) in enumerate(pairwise([0, *ends])) if start < end]
         return order, spans, local[order].astype(small)
+
+    def count(self, row_ids: np.ndarray) -> np.ndarray:
+        """How many of some rows each partition holds.
+
+        Args:
+          row_ids: `[n]`, each in `[0, n_rows)`.
+
+        Returns:
+          `[n_partitions]`, integers.
+        """
+        return np.bincount(row_ids % self.n_partitions, minlength=self.n_partitions)
 
     def row_ids(self, partition: int, local: np.ndarray) -> np.ndarray:
         """The table's numbers of a partition's rows.

@@ -13,6 +13,7 @@ import numpy as np
 from ampjax.optim.row_rule import RowTypes
 from ampjax.sparse.rows.byte_counts import ByteCounts, Columns, cut
 from ampjax.sparse.rows.partition_layout import PartitionLayout, SplitKey
+from ampjax.sparse.rows.row_blocks import row_bytes
 
 Ask = Callable[[Mapping[int, Any]], dict[int, Any]]
 """Asks some servers of a split: by server, a method of its `ServerPart` and the arguments; gives its answer by server."""
@@ -49,6 +50,20 @@ class SplitPlace(NamedTuple):
             result.setdefault(self.placement[p], {})[p] = value
         return result
 
+    def row_bytes(self, ids: np.ndarray, dtype: np.dtype | None = None) -> dict[int, int]:
+        """Bytes of some rows at each server that has some of them.
+
+        Args:
+          ids: `[n]`, the rows.
+          dtype: In which they travel; None for the wire's.
+        """
+        size = row_bytes(self.types.shape, self.wire if dtype is None else dtype)
+        result: dict[int, int] = {}
+        for server, n in zip(self.placement, self.layout.count(ids).tolist(), strict=True):
+            if n:
+                result[server] = result.get(server, 0) + n * size
+        return result
+
 
 class RowClient:
     """One client of a table's rows.
@@ -61,6 +76,11 @@ class RowClient:
 
     def __init__(self, place: SplitPlace, ask: Ask, counts: Sequence[ByteCounts] | Mapping[int, ByteCounts]):
         self._place, self._ask, self._counts = place, ask, counts
+
+    @property
+    def place(self) -> SplitPlace:
+        """Where the rows are."""
+        return self._place
 
     def pull(self, ids: np.ndarray, wire_dtype: np.dtype, columns: Columns) -> np.ndarray:
         """Rows after all updates so far, as they arrive.
@@ -109,23 +129,35 @@ class RowClient:
         return {server: ("pull", parts, wire_dtype, columns, *announced) for server, parts in wanted.items()}, rows_of
 
     def push(
-        self, update: int, ids: np.ndarray, grads: np.ndarray, columns: Columns, client: int | None = None
+        self,
+        update: int,
+        ids: np.ndarray,
+        grads: np.ndarray,
+        columns: Columns,
+        client: int | None = None,
+        *,
+        copy: bool = True,
     ) -> set[int]:
         """Sends row gradients to their servers, where they wait for an update.
 
         Args:
           update: The update's number there.
           ids: `[n]`, each once, int64.
-          grads: `[n, *row]`, in the wire's dtype; copied.
+          grads: `[n, *row]`, in the wire's dtype.
           columns: Which of their columns travel; the servers take the others for zero.
           client: This client's number, where several push to one update; None for the next number.
+          copy: Whether the caller may go on writing into what it gives, so that a server in this process must not keep it.
 
         Returns:
           The servers that have received something.
         """
         place = self._place
         order, spans, local = place.layout.group(ids)
-        grads = cut(grads, columns)[order]  # a copy: the caller may go on writing into what it gave
+        grads = cut(grads, columns)
+        if len(spans) > 1:
+            grads = grads[order]
+        else:  # in order
+            grads = grads.copy() if copy else np.ascontiguousarray(grads)
         by_server = place.by_server({p: (local[span], grads[span]) for p, span in spans})
         self._ask({server: ("receive", update, rows, columns, client) for server, rows in by_server.items()})
         for p, span in spans:

@@ -1,11 +1,17 @@
 """The next step's share, dealt out while a step is computed: the same bits, whatever comes instead of that step."""
 
 import signal
+import threading
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from support.worker_runners import TWO, batch, here, kill, make, same_model, same_step
 
+import ampjax.parallel as px
+from ampjax.cluster.wire.channel import Window
 from ampjax.errors import ParameterError
 from ampjax.parallel.workers import deals
 
@@ -56,3 +62,42 @@ def test_steps_that_know_the_next_one_are_the_same(options, tmp_path, monkeypatc
             same_step(runners, 11, following=12)
         assert len(runner.recoveries) == 2
         same_model(runners)
+
+
+def two_tables(params, batch):
+    rows = [params[name][batch["ids"]] for name in ("a", "b")]
+    return jnp.mean((rows[0] * rows[1] - batch["y"]) ** 2)
+
+
+@pytest.mark.slow
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore:ampjax. :RuntimeWarning")
+def test_rows_of_several_tables_that_are_more_than_fits_in_a_channel_do_not_let_worker_and_server_wait_for_each_other():
+    """Had the worker asked for both ahead, the server would wait until it takes the first ones, and the worker until the server takes what it pushes."""
+    n, width = 9_000, 1_000
+    nbytes = 4 * n * width
+    assert nbytes < Window().nbytes < 2 * nbytes
+    batches = [
+        {"ids": np.arange(n, dtype=np.int32) + (k % 2) * n, "y": np.full((n, 1), k, np.float32)} for k in range(4)
+    ]
+    params = {name: np.ones((2 * n, width), np.float32) for name in ("a", "b")}
+    config = px.ParallaxConfig(alpha_threshold=1.0)
+    one = {"machines": [{"host": "a", "address": "localhost", "devices": [0]}]}
+    with px.get_runner(two_tables, params, optax.sgd(10.0), one, config) as runner:
+        losses = []
+
+        def train():
+            for this, following in zip(batches, [*batches[1:], None], strict=True):
+                losses.append(float(runner.run(this, following=following).loss))
+
+        training = threading.Thread(target=train, daemon=True)
+        training.start()
+        training.join(120)
+        assert not training.is_alive()
+    step = jax.jit(jax.value_and_grad(two_tables))
+    wanted = []
+    for batch_of_step in batches:
+        value, grads = step(params, batch_of_step)
+        wanted.append(float(value))
+        params = jax.tree.map(lambda p, g: p - 10.0 * g, params, grads)
+    np.testing.assert_allclose(losses, wanted, rtol=1e-5, atol=1e-7)
