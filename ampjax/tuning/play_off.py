@@ -1,12 +1,15 @@
-"""A play-off: the best trials run again, each time with another order of instances, as one run tells little of choices that are near each other.
+"""A play-off: the two best trials run again, each time with another order of instances, as one run tells little of choices that are near each other.
 
-On the treebank the same choice needs between 5,600 and 8,800 trees to a target, so with one run the second best choice wins often.
+On the treebank the same choice needs between 5,600 and 8,800 trees to a target, so with one run the second best choice wins often. But where
+both are about equally good it hardly matters which one is chosen, and where one is far ahead it is known. So runs end as soon as the choice
+of the better one so far loses little on average.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from statistics import NormalDist
 
 import numpy as np
 
@@ -23,6 +26,12 @@ CLEAR = 1.5
 LONGEST = 4.0
 """Times the seconds of the slower one in the first run, after which a later run has shown nothing and ends."""
 
+NOISE = 0.15
+"""How much the logarithm of two choices' quotient varies from run to run, before runs have told: a standard deviation."""
+
+LITTLE = 0.01
+"""The share of the seconds to the target that may be lost on average by choosing the wrong one; another run could not gain more than that."""
+
 RESERVE = 1.5
 """Times what the last run took, on the clock, that must be left of the budget for another one."""
 
@@ -33,7 +42,7 @@ Again = Callable[[Sequence[Trial], int], Sequence[Trial]]
 def play_off(
     trials: Sequence[Trial], again: Again, budget: Budget, progress: Callable[[], object] = lambda: None
 ) -> list[Trial]:
-    """Trains the two best to the target, then again as long as they are near each other and the budget lasts.
+    """Trains the two best to the target, then again as long as the wrong choice would cost much and the budget lasts.
 
     Args:
       trials: The trials of a contest, the best first.
@@ -56,7 +65,7 @@ def play_off(
             runs.append(_to_target(run, budget, progress, most_s))
             means = np.exp(np.mean(np.log(runs), axis=0))
             took_s = max(budget.spent_s - began, min(means) * len(finalists))
-            if len(runs) == RUNS or max(means) >= CLEAR * min(means) or budget.left_s < RESERVE * took_s:
+            if len(runs) == RUNS or expected_loss(runs) <= LITTLE or budget.left_s < RESERVE * took_s:
                 break
             run = again(finalists, len(runs))
     except OutOfTime:
@@ -67,6 +76,22 @@ def play_off(
     for trial, seconds in zip(finalists, zip(*runs, strict=True), strict=True):
         trial.runs = seconds
     return [finalists[i] for i in np.argsort(means, kind="stable")] + others
+
+
+def expected_loss(runs: Sequence[Sequence[float]]) -> float:
+    """What is lost on average by choosing the one of two that was better so far: the share of its seconds that the other one needs less.
+
+    The logarithms of their quotients vary by a normal distribution around the true one. Its variance is estimated from the runs, of which one more
+    is taken to have shown `NOISE`.
+
+    Args:
+      runs: The seconds of both in each run.
+    """
+    ratios = [math.log(one / other) for one, other in runs]
+    n, mean = len(ratios), sum(ratios) / len(ratios)
+    variance = (NOISE**2 + sum((ratio - mean) ** 2 for ratio in ratios)) / n
+    ahead, error, normal = abs(mean), math.sqrt(variance / n), NormalDist()
+    return error * normal.pdf(ahead / error) - ahead * normal.cdf(-ahead / error)
 
 
 def _to_target(trials: Sequence[Trial], budget: Budget, progress: Callable[[], object], most_s: float) -> list[float]:
