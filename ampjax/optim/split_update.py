@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from ampjax.optim.row_rule import Values
@@ -149,8 +150,21 @@ class SharedVariables:
         self.params, self.state = proposal.params, proposal.state
 
 
+All = Callable[[Sequence[Callable[[], Any]]], list[Any]]
+"""Makes some calls that do not depend on each other, and gives what they return."""
+
+
+def one_by_one(calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Makes calls in their order.
+
+    Args:
+      calls: Functions without arguments.
+    """
+    return [call() for call in calls]
+
+
 def prepare_update(
-    n_rounds: int, part: SharedPart, grads: Tree, tables: Mapping[str, PendingRows]
+    n_rounds: int, part: SharedPart, grads: Tree, tables: Mapping[str, PendingRows], all_of: All = one_by_one
 ) -> Callable[[], None]:
     """Computes one update of everything; nothing changes before the function that it returns is called.
 
@@ -161,6 +175,7 @@ def prepare_update(
       part: Dense parameters and shared state.
       grads: Dense gradients, in the form that `part` takes.
       tables: For each of the split's tables, its row gradients.
+      all_of: Makes the calls of all tables, perhaps at the same time.
 
     Returns:
       The function that writes new rows, parameters and state, to be called once and before anything else changes them.
@@ -171,14 +186,14 @@ def prepare_update(
     totals: list[Mapping[str, Values]] = []
     for turn in range(n_rounds):
         shared = part.shared(turn, grads, totals)
-        totals.append({name: rows.partials(turn, shared[name]) for name, rows in tables.items()})
+        of_tables = all_of([partial(rows.partials, turn, shared[name]) for name, rows in tables.items()])
+        totals.append(dict(zip(tables, of_tables, strict=True)))
     proposal = part.propose(grads, totals)
-    writes: Sequence[Callable[[], Any]] = [rows.prepare(proposal.shared[name]) for name, rows in tables.items()]
+    writes = all_of([partial(rows.prepare, proposal.shared[name]) for name, rows in tables.items()])
 
     def commit() -> None:
         with uninterrupted():
-            for write in writes:
-                write()
+            all_of(writes)
             part.adopt(proposal)
 
     return commit

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,9 @@ from ampjax.optim.split_update import prepare_update
 from ampjax.parallel.config.leaf_paths import by_path
 from ampjax.parallel.homes.dense_homes import DenseHome
 from ampjax.parallel.homes.placement import place_variables
-from ampjax.parallel.homes.row_homes import RowGrads, RowHome, row_bytes
+from ampjax.parallel.homes.row_homes import Grads, PulledRows, RowGrads, RowHome, row_bytes
 from ampjax.parallel.homes.server_totals import ServerTotals
+from ampjax.sparse.rows.parallel_calls import all_of
 from ampjax.sparse.table.pending_update import PendingUpdate
 from ampjax.sparse.table.sharded_table import Table
 from ampjax.utils.interrupts import uninterrupted
@@ -51,6 +53,26 @@ class VariableHomes:
     load: Sequence[int]
     n_updates: int = field(default=0, init=False)
 
+    def push_rows(self, pulled: Mapping[str, Sequence[PulledRows]], grads: Callable[[str], Grads]) -> Waiting:
+        """Pushes gradients of the rows that were pulled.
+
+        Args:
+          pulled: By table, what its home's `pull` gave.
+          grads: For a table, what gives the gradients of each replica's rows.
+
+        Returns:
+          By table its row gradients, for `update`.
+
+        Raises:
+          TableError: If they are not finite.
+        """
+
+        def push(path: str) -> Sequence[PendingUpdate]:
+            return naming_variable(path, lambda: self.rows[path].push(pulled[path], grads(path)))
+
+        nbytes = sum(rows.rows.nbytes for each in pulled.values() for rows in each)
+        return dict(zip(self.rows, all_of([partial(push, path) for path in self.rows], nbytes), strict=True))
+
     def update(self, grads: Tree, waiting: Waiting) -> None:
         """Makes one update of everything: exactly once, triggered by the chief (Parallax §3.3).
 
@@ -62,7 +84,8 @@ class VariableHomes:
           TableError: If row gradients can't be applied; then nothing has changed.
         """
         rows = {path: _HomeRows(path, home, waiting[path], self.server_totals) for path, home in self.rows.items()}
-        commit = prepare_update(self.split.n_rounds, self.dense, grads, rows)
+        nbytes = sum(pending.nbytes for each in waiting.values() for pending in each)
+        commit = prepare_update(self.split.n_rounds, self.dense, grads, rows, lambda calls: all_of(calls, nbytes))
         with uninterrupted():
             commit()
             self.n_updates += 1

@@ -111,7 +111,7 @@ class RowsOnEveryMachine:
         pending = None
         for replica, rows_of_replica in enumerate(pulled):
             n = len(rows_of_replica.unique.ids)
-            pending = self.tables[machine].aggregate(ids[replica, :n], rows[replica, :n], pending)
+            pending = self.tables[machine].aggregate(ids[replica, :n], rows[replica, :n], pending, copy=False)
         assert pending is not None  # there is a replica
         return pending
 

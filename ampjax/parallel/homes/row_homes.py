@@ -15,6 +15,7 @@ import numpy as np
 from ampjax.cluster.hosts.resources import Resources
 from ampjax.parallel.homes.local_aggregation import share_ids
 from ampjax.parallel.homes.wire import Wire
+from ampjax.sparse.detection.loss_jaxpr import Leaf
 from ampjax.sparse.rewrite.unique_ids import UniqueRows
 from ampjax.sparse.rows.byte_counts import ByteCounts
 from ampjax.sparse.table.pending_update import PendingUpdate
@@ -247,14 +248,14 @@ class RowsAtServers:
         Args:
           machine: The machine's number.
           pulled: What it has pulled.
-          grads: `[k, *row]`.
+          grads: `[k, *row]`; nobody writes into them any more.
           into: What other machines have sent for the same update; None starts a new one.
 
         Returns:
           All gradients of the update so far.
         """
         ids, columns = pulled.unique.ids, pulled.reading.columns
-        return self._counted(machine, lambda: self.table.aggregate(ids, grads, into, columns))
+        return self._counted(machine, lambda: self.table.aggregate(ids, grads, into, columns, copy=False))
 
     def fetch(self, pending: Sequence[PendingUpdate]) -> tuple[np.ndarray, np.ndarray]:
         """Reads the aggregated gradient, once for every machine.
@@ -319,10 +320,10 @@ def _sum(grads: Sequence[np.ndarray]) -> np.ndarray:
     return total
 
 
-def row_bytes(table: Table) -> int:
+def row_bytes(table: Table | Leaf) -> int:
     """Bytes of one row's parameters.
 
     Args:
-      table: The table.
+      table: The table, or its shape and dtype.
     """
     return int(np.prod(table.shape[1:], dtype=np.int64)) * table.dtype.itemsize

@@ -7,9 +7,11 @@ number; nothing of tables or steps.
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +30,7 @@ class Wire:
 
     n_machines: int
     ends: Counter[End] = field(default_factory=Counter)
+    _lock: Any = field(default_factory=threading.Lock, repr=False)  # tables are pulled and pushed in several threads
 
     def send(self, source: int, target: int, array: np.ndarray, name: str) -> np.ndarray:
         """An array as it arrives at another machine.
@@ -59,7 +62,8 @@ class Wire:
           name: What the bytes are of: a variable's path, or `scalars`.
           nbytes: How many.
         """
-        self.ends[end, machine, name] += nbytes
+        with self._lock:
+            self.ends[end, machine, name] += nbytes
 
     def traffic(self) -> MachineBytes:
         """The counters as they are now."""

@@ -6,14 +6,16 @@ Knows the rewritten loss and the homes of rows; nothing of gradients or updates.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from ampjax.parallel.homes.row_homes import PulledRows, Reading, RowHome
+from ampjax.parallel.homes.row_homes import PulledRows, Reading, RowHome, row_bytes
 from ampjax.sparse.rewrite.pulled_step import SparseProgram
 from ampjax.sparse.rewrite.unique_ids import UniqueRows, pad_rows, padded_size, unique_rows
+from ampjax.sparse.rows.parallel_calls import all_of
 from ampjax.sparse.table.table_or_dense import touched_share
 
 ReplicaRows = dict[str, list[UniqueRows]]
@@ -86,8 +88,13 @@ def rows_of_replicas(program: SparseProgram, ids: Sequence[Mapping[str, Any]]) -
     Returns:
       By table, one entry for each replica.
     """
-    tables = {path: leaf.shape[0] for path, leaf in program.tables.items()}
-    return {path: [unique_rows(np.asarray(ids_of[path]), n) for ids_of in ids] for path, n in tables.items()}
+    each = {path: [np.asarray(ids_of[path]) for ids_of in ids] for path in program.tables}
+
+    def distinct(path: str) -> list[UniqueRows]:
+        return [unique_rows(own, program.tables[path].shape[0]) for own in each[path]]
+
+    nbytes = sum(len(own) * row_bytes(program.tables[path]) for path, of_table in each.items() for own in of_table)
+    return dict(zip(each, all_of([partial(distinct, path) for path in each], nbytes), strict=True))
 
 
 def alphas(program: SparseProgram, workers: ReplicaRows) -> dict[str, float]:
@@ -116,7 +123,9 @@ def pull(
     Returns:
       By table, one entry for each replica.
     """
-    return {path: home.pull(workers[path], readings[path]) for path, home in rows.items()}
+    nbytes = sum(len(unique.ids) * row_bytes(home.table) for path, home in rows.items() for unique in workers[path])
+    pulls = [partial(home.pull, workers[path], readings[path]) for path, home in rows.items()]
+    return dict(zip(rows, all_of(pulls, nbytes), strict=True))
 
 
 def inputs(
@@ -134,13 +143,18 @@ def inputs(
       One entry for each replica.
     """
     result = [Inputs({}, {}, {}) for _ in range(n)]
-    for path, each in pulled.items():
+
+    def pad(path: str) -> None:
+        each = pulled[path]
         size = sizes.at_least(path, max(len(replica_rows.unique.ids) for replica_rows in each))
         # Replicas of a machine share rows: they are padded once.
         padded = {id(replica_rows.rows): pad_rows(replica_rows.rows, size) for replica_rows in each}
         for replica_rows, given in zip(each, result, strict=True):
             given.rows[path], given.inverse[path] = padded[id(replica_rows.rows)], replica_rows.unique.inverse
             given.ids[path] = _padded_ids(replica_rows.unique.ids, size, program.tables[path].shape[0])
+
+    nbytes = sum(replica_rows.rows.nbytes for each in pulled.values() for replica_rows in each)
+    all_of([partial(pad, path) for path in pulled], nbytes)
     return result
 
 

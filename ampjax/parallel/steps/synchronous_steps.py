@@ -19,7 +19,7 @@ from ampjax.devices.per_replica import Device, replica_entry, replicate, shapes_
 from ampjax.devices.random_keys import on_host
 from ampjax.errors import AmpError
 from ampjax.parallel.config.leaf_paths import by_path
-from ampjax.parallel.homes.all_homes import VariableHomes, naming_variable
+from ampjax.parallel.homes.all_homes import VariableHomes
 from ampjax.parallel.homes.column_reads import Readings
 from ampjax.parallel.steps import batch_rows
 from ampjax.parallel.steps.step_outcome import require_finite
@@ -288,10 +288,7 @@ class SparseStep(HomedStep):
         if self.check_finite:
             finite = np.stack([shard_of(result.finite, replica) for replica in range(len(parts))])
             require_finite(number, lambda: _loss(result, self.reduction), finite, result.grads)
-        waiting = {
-            path: naming_variable(path, lambda path=path, home=home: home.push(pulled[path], _row_grads(result, path)))
-            for path, home in self.homes.rows.items()
-        }
+        waiting = self.homes.push_rows(pulled, lambda path: _row_grads(result, path))
         grads = self.homes.dense.push(result.grads)
         self.homes.update(grads, waiting)
         losses = [Replicated(result.loss)] if self.reduction.across else list(_loss(result, self.reduction))

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Int
 
 from ampjax.errors import SettingsError
+from ampjax.sparse.rows.aligned_arrays import aligned_empty
 
 MARKED_ROWS = 32
 """Up to so many rows of the table for each id, marking rows is quicker than sorting ids: 0.4 ms in place of 1.4 for 32,768 ids of 500,000 rows."""
@@ -97,6 +98,6 @@ def pad_rows(rows: np.ndarray, size: int) -> np.ndarray:
     Returns:
       `[size, *row]`.
     """
-    padded = np.zeros((size, *rows.shape[1:]), rows.dtype)
-    padded[: len(rows)] = rows
+    padded = aligned_empty((size, *rows.shape[1:]), rows.dtype)
+    padded[: len(rows)], padded[len(rows) :] = rows, 0
     return padded

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ampjax.optim.row_rule import RowTypes
+from ampjax.sparse.rows.aligned_arrays import aligned_empty
 from ampjax.sparse.rows.byte_counts import Columns, cut
 
 
@@ -83,7 +84,7 @@ class Selection:
         Returns:
           Fresh arrays `[size, ...]`: parameters, then states. The last row fills what is left.
         """
-        result = [np.empty((size, *array.shape[1:]), array.dtype) for array in self.parts[0][0].arrays]
+        result = [aligned_empty((size, *array.shape[1:]), array.dtype) for array in self.parts[0][0].arrays]
         for (part, local), start, end in zip(self.parts, [0, *self.ends], self.ends, strict=False):
             for rows, array in zip(result, part.arrays, strict=True):
                 np.take(array, local, 0, out=rows[start:end], mode="clip")  # as in `Partition.read`

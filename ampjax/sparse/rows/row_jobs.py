@@ -5,19 +5,16 @@ NumPy and XLA let go of the interpreter, so that threads help.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 
+from ampjax.sparse.rows import parallel_calls
 from ampjax.sparse.rows.gradient_buffer import Rows
 from ampjax.sparse.rows.partition import Partition, Selection
 from ampjax.sparse.rows.partition_layout import place_evenly
 from ampjax.sparse.rows.row_updates import RowJob
-
-PARALLEL_BYTES = 1 << 20
-"""Rows to read, or gradients of an update, in bytes, from which on threads share the work; below, they cost more than they gain."""
 
 
 class JobPool:
@@ -104,7 +101,7 @@ class JobPool:
         if len(pieces[0]) < 2:
             return [function(*piece) for piece in zip(*pieces, strict=True)]
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(_n_threads(), thread_name_prefix="table")
+            self._threads = ThreadPoolExecutor(parallel_calls.n_threads(), thread_name_prefix="table")
         return list(self._threads.map(function, *pieces))
 
     def _job(self, work: Mapping[int, Rows], span: Mapping[int, slice]) -> RowJob:
@@ -113,8 +110,4 @@ class JobPool:
         return RowJob(rows, tuple(work[p][1][some] for p, some in span.items()))
 
     def _n_jobs(self, nbytes: int) -> int:
-        return -(-_n_threads() // self._n_servers) if nbytes >= PARALLEL_BYTES else 1
-
-
-def _n_threads() -> int:
-    return os.cpu_count() or 1
+        return -(-parallel_calls.n_threads() // self._n_servers) if nbytes >= parallel_calls.PARALLEL_BYTES else 1

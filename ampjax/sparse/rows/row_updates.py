@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ampjax.sparse.rows.aligned_arrays import aligned_empty
 from ampjax.sparse.rows.partition import Selection
 from ampjax.sparse.rows.row_kernels import RowKernels, padded_size
 from ampjax.sparse.rows.shared_history import SharedHistory
@@ -38,9 +39,10 @@ class RowJob:
         Returns:
           `[size, *row]` in the table's dtype.
         """
-        result = np.zeros((size, *kernels.types.shape), kernels.types.dtype)
+        result = aligned_empty((size, *kernels.types.shape), kernels.types.dtype)
         if self.grads:
             np.concatenate(self.grads, out=result[: len(self.rows)], casting="unsafe")
+        result[len(self.rows) :] = 0
         return result
 
     @property

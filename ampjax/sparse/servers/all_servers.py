@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from ampjax.optim.row_rule import RowRule
-from ampjax.sparse.rows import row_jobs
+from ampjax.sparse.rows import parallel_calls
 from ampjax.sparse.rows.byte_counts import ByteCounts
 from ampjax.sparse.rows.partition_layout import SplitKey
 from ampjax.sparse.rows.row_kernels import kernels_for
@@ -127,7 +127,7 @@ class LocalServers:
           ServerError: If a part is gone.
         """
         del needs
-        if len(calls) < 2 or nbytes < row_jobs.PARALLEL_BYTES:
+        if len(calls) < 2 or nbytes < parallel_calls.PARALLEL_BYTES:
             return {server: self._servers[server].ask(key, *call) for server, call in calls.items()}
         if self._pool is None:
             self._pool = ThreadPoolExecutor(thread_name_prefix="server")

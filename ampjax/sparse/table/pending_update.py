@@ -47,6 +47,11 @@ class PendingUpdate:
         weakref.finalize(self, drop, self.number).atexit = False
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the gradients that this client has sent."""
+        return self._nbytes
+
+    @property
     def table(self) -> int:
         """The number of its table."""
         return self._shards.key.table
@@ -62,15 +67,16 @@ class PendingUpdate:
             raise TableError("apply", "gradients that were not applied before", "a second call", fix)
         self._require_current_split()
 
-    def push(self, ids: np.ndarray, grads: np.ndarray, columns: Columns) -> None:
+    def push(self, ids: np.ndarray, grads: np.ndarray, columns: Columns, *, copy: bool = True) -> None:
         """Sends one client's row gradients to the servers.
 
         Args:
           ids: `[n]`, each once, int64.
-          grads: `[n, *row]`, in the wire's dtype; copied.
+          grads: `[n, *row]`, in the wire's dtype.
           columns: Which of their columns travel; the servers take the others for zero.
+          copy: Whether somebody may go on writing into them.
         """
-        self._servers |= self._shards.client.push(self.number, ids, grads, columns)
+        self._servers |= self._shards.client.push(self.number, ids, grads, columns, copy=copy)
         self._nbytes += cut(grads, columns).nbytes
 
     def note_pushes(self, clients: Mapping[int, int]) -> None:

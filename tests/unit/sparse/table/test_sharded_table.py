@@ -17,7 +17,7 @@ from ampjax.errors import TableError
 from ampjax.optim import split_rows
 from ampjax.optim.split_update import SharedVariables, prepare_update
 from ampjax.sparse import Table
-from ampjax.sparse.rows import row_jobs, server_part
+from ampjax.sparse.rows import parallel_calls, row_jobs, server_part
 from ampjax.sparse.rows.partition_layout import PartitionLayout, place_evenly
 from ampjax.sparse.table import table_files
 from ampjax.sparse.table.shards import Shards
@@ -110,11 +110,31 @@ def test_several_clients_make_one_update():
 
 
 @pytest.mark.parametrize("partitions", [1, 7])
+@pytest.mark.parametrize("columns", [None, (1, 3)])
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_gradients_are_copied_unless_nobody_writes_into_them(partitions, columns, is_sorted):
+    ids = np.array([3, 5, 11, 17] if is_sorted else [5, 3, 17, 5])
+    grads = np.arange(12, dtype=np.float32).reshape(4, 3)
+    tables = [table("clipped", partitions=partitions) for _ in range(2)]
+    one, other = tables
+    pending = one.aggregate(ids, grads.copy(), columns=columns, copy=False)
+    given = grads.copy()
+    copied = other.aggregate(ids, given, columns=columns)
+    given[...] = 100  # what it was given is the caller's
+    for each, gathered in zip(tables, (pending, copied), strict=True):
+        assert each.apply(gathered) == 1
+    assert (one.dense() == other.dense()).all()
+    if partitions == 1 and columns is None and is_sorted:
+        kept = one.aggregate(ids, grads, copy=False)
+        assert np.shares_memory(kept.merged()[0][1], grads)
+
+
+@pytest.mark.parametrize("partitions", [1, 7])
 @pytest.mark.parametrize("mode", ["lazy", "faithful"])
 def test_many_rows_are_read_and_updated_by_threads(monkeypatch, mode, partitions):
     """A partition's rows go to several threads, and several partitions' to one."""
-    monkeypatch.setattr(row_jobs, "PARALLEL_BYTES", 1)
-    monkeypatch.setattr(row_jobs, "_n_threads", lambda: 3)
+    monkeypatch.setattr(parallel_calls, "PARALLEL_BYTES", 1)
+    monkeypatch.setattr(parallel_calls, "n_threads", lambda: 3)
     t = table("clipped", partitions=partitions, servers=min(2, partitions), mode=mode)
     wanted = Dense("clipped", VALUES, lazy=mode == "lazy")
     for ids, grads in steps(7):
@@ -128,15 +148,15 @@ def test_many_rows_are_read_and_updated_by_threads(monkeypatch, mode, partitions
 
 @pytest.mark.parametrize("n_threads", [1, 2, 3, 5])
 def test_work_is_divided_evenly(monkeypatch, n_threads):
-    monkeypatch.setattr(row_jobs, "_n_threads", lambda: n_threads)
+    monkeypatch.setattr(parallel_calls, "n_threads", lambda: n_threads)
     counts = {2: 4, 5: 0, 6: 7, 9: 1}
-    pieces = row_jobs.JobPool({}, 1).spans(counts, row_jobs.PARALLEL_BYTES)
+    pieces = row_jobs.JobPool({}, 1).spans(counts, parallel_calls.PARALLEL_BYTES)
     assert len(pieces) == n_threads
     sizes = [sum(span.stop - span.start for span in piece.values()) for piece in pieces]
     assert sum(sizes) == 12 and max(sizes) - min(sizes) <= 1
     found = [(p, row) for piece in pieces for p, span in piece.items() for row in range(span.start, span.stop)]
     assert found == [(p, row) for p, count in counts.items() for row in range(count)]
-    assert row_jobs.JobPool({}, 1).spans({3: 0}, row_jobs.PARALLEL_BYTES) == []
+    assert row_jobs.JobPool({}, 1).spans({3: 0}, parallel_calls.PARALLEL_BYTES) == []
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
@@ -191,10 +211,21 @@ def test_every_row_has_one_place(n_partitions):
     ids = np.arange(23)[::-1]
     order, spans, local = layout.group(ids)
     back = np.concatenate([layout.row_ids(p, local[span]) for p, span in spans])
+    counts = layout.count(ids[:9])
+    assert len(counts) == n_partitions and counts.tolist() == [
+        (ids[:9] % n_partitions == p).sum() for p in range(n_partitions)
+    ]
     assert (back == ids[order]).all() and sorted(back) == list(range(23))
     for start, stop in [(0, 23), (5, 11), (22, 23)]:
         pieces = [(ids[::-1][start:stop][w], layout.row_ids(p, np.arange(sizes[p])[o])) for p in range(n_partitions) for w, o in [layout.within(p, start, stop)]]  # fmt: skip
         assert all((a == b).all() for a, b in pieces) and sum(len(a) for a, _ in pieces) == stop - start
+
+
+def test_bytes_of_rows_at_each_server():
+    place = table(partitions=3, servers=[1, 0, 1], wire_dtype=jnp.bfloat16).place
+    assert place.row_bytes(np.array([0, 2, 3, 5])) == {1: 4 * 3 * 2}  # partitions 0 and 2, of three numbers each
+    assert place.row_bytes(np.array([1, 2]), np.dtype(np.float32)) == {0: 12, 1: 12}
+    assert place.row_bytes(np.array([], np.int64)) == {}
 
 
 def test_partitions_are_placed_evenly_by_size():
