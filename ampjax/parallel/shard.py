@@ -218,6 +218,8 @@ def _checked(parts: Parts, n: int) -> tuple[Tree, ...]:
 
 
 def _is_arrays(data: Any) -> bool:
+    if isinstance(data, Iterator):  # JAX refuses to look for leaves in one
+        return False
     leaves = jax.tree.leaves(data)
     return (
         bool(leaves) and all(isinstance(leaf, np.ndarray | jax.Array) for leaf in leaves) and not isinstance(data, list)

@@ -31,7 +31,12 @@ def test_arrays_are_dealt_by_row_and_what_is_left_over_is_dropped():
     assert all((part["y"][:, 0] == 2 * part["x"]).all() for part in parts.batches)
 
 
-@pytest.mark.parametrize("kind", [list, Dataset, iter])
+def generated(elements):
+    yield from elements
+
+
+@pytest.mark.filterwarnings("error")  # JAX warns that it will refuse generators as leaves
+@pytest.mark.parametrize("kind", [list, Dataset, iter, generated])
 def test_elements_are_dealt_in_turn(kind):
     assert [parts.batches for parts in px.shard(kind(range(9)), count=2)] == [(0, 1), (2, 3), (4, 5), (6, 7)]
 
