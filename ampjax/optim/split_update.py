@@ -150,7 +150,7 @@ class SharedVariables:
         self.params, self.state = proposal.params, proposal.state
 
 
-All = Callable[[Sequence[Callable[[], Any]]], list[Any]]
+MakeCalls = Callable[[Sequence[Callable[[], Any]]], list[Any]]
 """Makes some calls that do not depend on each other, and gives what they return."""
 
 
@@ -164,7 +164,7 @@ def one_by_one(calls: Sequence[Callable[[], Any]]) -> list[Any]:
 
 
 def prepare_update(
-    n_rounds: int, part: SharedPart, grads: Tree, tables: Mapping[str, PendingRows], all_of: All = one_by_one
+    n_rounds: int, part: SharedPart, grads: Tree, tables: Mapping[str, PendingRows], make_calls: MakeCalls = one_by_one
 ) -> Callable[[], None]:
     """Computes one update of everything; nothing changes before the function that it returns is called.
 
@@ -175,7 +175,7 @@ def prepare_update(
       part: Dense parameters and shared state.
       grads: Dense gradients, in the form that `part` takes.
       tables: For each of the split's tables, its row gradients.
-      all_of: Makes the calls of all tables, perhaps at the same time.
+      make_calls: Makes the calls of all tables, perhaps at the same time.
 
     Returns:
       The function that writes new rows, parameters and state, to be called once and before anything else changes them.
@@ -186,14 +186,14 @@ def prepare_update(
     totals: list[Mapping[str, Values]] = []
     for turn in range(n_rounds):
         shared = part.shared(turn, grads, totals)
-        of_tables = all_of([partial(rows.partials, turn, shared[name]) for name, rows in tables.items()])
+        of_tables = make_calls([partial(rows.partials, turn, shared[name]) for name, rows in tables.items()])
         totals.append(dict(zip(tables, of_tables, strict=True)))
     proposal = part.propose(grads, totals)
-    writes = all_of([partial(rows.prepare, proposal.shared[name]) for name, rows in tables.items()])
+    writes = make_calls([partial(rows.prepare, proposal.shared[name]) for name, rows in tables.items()])
 
     def commit() -> None:
         with uninterrupted():
-            all_of(writes)
+            make_calls(writes)
             part.adopt(proposal)
 
     return commit

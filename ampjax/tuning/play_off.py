@@ -1,8 +1,7 @@
 """A play-off: the two best trials run again, each time with another order of instances, as one run tells little of choices that are near each other.
 
-On the treebank the same choice needs between 5,600 and 8,800 trees to a target, so with one run the second best choice wins often. But where
-both are about equally good it hardly matters which one is chosen, and where one is far ahead it is known. So runs end as soon as the choice
-of the better one so far loses little on average.
+On the treebank the same choice needs between 5,600 and 8,800 trees to a target, so with one run the second best choice wins often. Runs end as
+soon as one choice is so far ahead that the other one is hardly better: ahead by a quarter in one run, or by a tenth in two.
 """
 
 from __future__ import annotations
@@ -26,8 +25,9 @@ CLEAR = 1.5
 LONGEST = 4.0
 """Times the seconds of the slower one in the first run, after which a later run has shown nothing and ends."""
 
-NOISE = 0.15
-"""How much the logarithm of two choices' quotient varies from run to run, before runs have told: a standard deviation."""
+NOISE = 0.2
+"""How much two choices' quotient of seconds to the target varies from run to run, before runs have told: the standard deviation of its logarithm. On
+the treebank it was 0.04 to 0.3."""
 
 LITTLE = 0.01
 """The share of the seconds to the target that may be lost on average by choosing the wrong one; another run could not gain more than that."""
@@ -79,10 +79,10 @@ def play_off(
 
 
 def expected_loss(runs: Sequence[Sequence[float]]) -> float:
-    """What is lost on average by choosing the one of two that was better so far: the share of its seconds that the other one needs less.
+    """What is lost on average by choosing the one of two that was better so far: how much longer it takes than the better one, a logarithm.
 
-    The logarithms of their quotients vary by a normal distribution around the true one. Its variance is estimated from the runs, of which one more
-    is taken to have shown `NOISE`.
+    The logarithms of the runs' quotients of seconds vary normally around the true one. After n runs whose mean is m, the variance is taken to be
+    (NOISE² + Σ (ratio - m)²) / n, as if one run more had been off by `NOISE`; that of the mean is an n-th of it.
 
     Args:
       runs: The seconds of both in each run.

@@ -30,7 +30,8 @@ class Wire:
 
     n_machines: int
     ends: Counter[End] = field(default_factory=Counter)
-    _lock: Any = field(default_factory=threading.Lock, repr=False)  # tables are pulled and pushed in several threads
+    # Tables are pulled and pushed in several threads.
+    _lock: Any = field(default_factory=threading.Lock, init=False, compare=False, repr=False)
 
     def send(self, source: int, target: int, array: np.ndarray, name: str) -> np.ndarray:
         """An array as it arrives at another machine.
@@ -67,7 +68,8 @@ class Wire:
 
     def traffic(self) -> MachineBytes:
         """The counters as they are now."""
-        return MachineBytes(self.n_machines, dict(self.ends))
+        with self._lock:
+            return MachineBytes(self.n_machines, dict(self.ends))
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,7 @@ def rows_of_replicas(program: SparseProgram, ids: Sequence[Mapping[str, Any]]) -
     def distinct(path: str) -> list[UniqueRows]:
         return [unique_rows(own, program.tables[path].shape[0]) for own in each[path]]
 
+    # Several threads pay where there are many ids; how many is counted as if their rows were read.
     nbytes = sum(len(own) * row_bytes(program.tables[path]) for path, of_table in each.items() for own in of_table)
     return dict(zip(each, all_of([partial(distinct, path) for path in each], nbytes), strict=True))
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ampjax.cluster.wire.channel import Channel
+from ampjax.cluster.wire.channel import Channel, Window
 from ampjax.errors import AmpError, InvariantError
 from ampjax.sparse.rows.partition_layout import SplitKey
 from ampjax.sparse.rows.server_part import Needs
@@ -14,6 +15,11 @@ from ampjax.sparse.servers.protocol import Request
 
 Asked = tuple[int, int]
 """A request that will be answered: the server's number, and its own."""
+
+MOST_ANSWERS, MOST_BYTES = Window().messages // 2, Window().nbytes // 2
+"""Answers of one server, and bytes in them, that may wait for a worker while it does something else. Would they fill the channel's window, the server
+waited until the worker takes some, and the worker perhaps until the server takes what it pushes. The window may be a quarter fuller than a server
+knows, since it is not told of each message that is taken."""
 
 
 class RowServers:
@@ -28,6 +34,7 @@ class RowServers:
         self._n_requests = [0] * len(channels)
         self._answers: dict[Asked, protocol.Answer | None] = {}  # to requests under way; None where it has not come
         self._unwanted: set[Asked] = set()
+        self._nbytes: dict[Asked, int] = {}  # of answers that have not come, wanted or not
 
     def push(self, key: SplitKey, calls: Mapping[int, Any]) -> dict[int, Any]:
         """Sends row gradients to some servers. There are no answers: who uses their update waits for them.
@@ -46,13 +53,30 @@ class RowServers:
             self._send(server, key, call, Needs(), is_silent=True)
         return {}
 
-    def begin(self, key: SplitKey, calls: Mapping[int, Any], updates: int) -> list[Asked]:
+    def has_room(self, nbytes: Mapping[int, int], n: int = 1) -> bool:
+        """Whether more answers can wait, with those that have not come.
+
+        Args:
+          nbytes: By server, the bytes of its answers.
+          n: Answers of each of these servers.
+        """
+        answers = Counter(server for server, _ in self._nbytes)
+        waiting = Counter[int]()
+        for (server, _), size in self._nbytes.items():
+            waiting[server] += size
+        return all(
+            answers[server] + n <= MOST_ANSWERS and waiting[server] + size <= MOST_BYTES
+            for server, size in nbytes.items()
+        )
+
+    def begin(self, key: SplitKey, calls: Mapping[int, Any], updates: int, nbytes: Mapping[int, int]) -> list[Asked]:
         """Sends requests to some servers, which answer in their own time.
 
         Args:
           key: The table and split.
           calls: By server, the name of a `ServerPart` method and its arguments.
           updates: Updates that must have been made at the servers before.
+          nbytes: By server, the bytes of its answer.
 
         Returns:
           The requests, for `finish` or `forget`.
@@ -62,6 +86,7 @@ class RowServers:
         """
         asked = [self._send(server, key, call, Needs(updates)) for server, call in calls.items()]
         self._answers.update(dict.fromkeys(asked))
+        self._nbytes.update({request: nbytes[request[0]] for request in asked})
         return asked
 
     def finish(self, asked: Sequence[Asked]) -> dict[int, Any]:
@@ -108,6 +133,7 @@ class RowServers:
             if isinstance(answer, AmpError):
                 raise answer
             come = server, answer.number
+            self._nbytes.pop(come, None)
             if come in self._answers:
                 self._answers[come] = answer
             elif come in self._unwanted:

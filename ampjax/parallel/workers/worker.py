@@ -7,14 +7,13 @@ same update and stay equal. Where replicas don't step together, its program is i
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from ampjax.cluster.wire.channel import Channel, Window
+from ampjax.cluster.wire.channel import Channel
 from ampjax.devices.per_replica import Device
 from ampjax.devices.random_keys import data_of, wrapped_like
 from ampjax.errors import TableError
@@ -44,10 +43,6 @@ from ampjax.sparse.rows.row_gradients import ready_to_push
 from ampjax.sparse.table.row_client import RowClient, SplitPlace
 
 Tree = Any
-
-MOST_ANSWERS, MOST_BYTES = Window().messages // 2, Window().nbytes // 2
-"""Answers of one server, and bytes in them, that may wait for this worker to take them. With more than fit in the window, the server would wait for
-the worker, which might wait for the server to take what it pushes. Half of it is left for answers that nobody wants any more."""
 
 
 class _Agreed(batch_rows.PaddedSizes):
@@ -86,7 +81,7 @@ class _Share(NamedTuple):
       work: The share.
       traffic: By table and server, what has gone there and come back.
       clients: By table, what pulls and pushes its rows.
-      pulls: By table, the rows that were asked for; the tables that come first in `work` are asked for first.
+      pulls: By table, the rows that were asked for.
     """
 
     work: StepWork
@@ -232,41 +227,35 @@ class Worker:
         for pulls in () if ahead is None else ahead.pulls.values():  # the runner has thought better of it
             for pull in pulls:
                 self._servers.forget(pull.asked)
-        return self._share(go.work)
+        return self._new_share(go.work)
 
     def _ask_ahead(self, ahead: Ahead) -> None:
         if ahead.work is not None:
-            self._ahead = self._share(ahead.work)
+            self._ahead = self._new_share(ahead.work)
             self._ask(self._ahead)
 
-    def _share(self, work: StepWork) -> _Share:
+    def _new_share(self, work: StepWork) -> _Share:
         """A share, nothing of which has been asked for."""
-        traffic = {path: {server: ByteCounts() for server in self._places[path].placement} for path in work.tables}
-        return _Share(work, traffic, {path: self._client(path, traffic[path]) for path in work.tables}, {})
+        share = _Share(work, {}, {}, {})
+        for path in work.tables:
+            place = self._places[path]
+            share.traffic[path] = {server: ByteCounts() for server in place.placement}
+            push = functools.partial(self._servers.push, place.key)
+            share.clients[path] = RowClient(place, push, share.traffic[path])
+        return share
 
     def _ask(self, share: _Share, wanted: str | None = None) -> None:
-        """Asks for the rows of the tables that come next: of as many as can wait here. What was asked for before has been taken.
+        """Asks for the rows of those tables that were not asked for, as far as the answers can wait here.
 
         Args:
           share: The share.
-          wanted: A table for whose rows it waits next, however many they are; None if nothing is taken for a while.
+          wanted: A table whose answers are taken next, however large they are; None while a step is computed, when none are taken.
         """
-        answers, nbytes = Counter[int](), Counter[int]()
-        for path in [path for path in share.work.tables if path not in share.pulls]:
-            work, place = share.work.tables[path], share.clients[path].place
-            sizes = place.row_bytes(work.rows.ids, work.reading.dtype)
-            nbytes.update(sizes)
-            answers.update(dict.fromkeys(sizes, 1 if work.early is None else 2))
-            has_room = (
-                max(answers.values(), default=0) <= MOST_ANSWERS and max(nbytes.values(), default=0) <= MOST_BYTES
-            )
-            if not has_room and path != wanted:
-                return
-            share.pulls[path] = list(self._pulls(share, path))
-
-    def _client(self, path: str, counts: Mapping[int, ByteCounts]) -> RowClient:
-        place = self._places[path]
-        return RowClient(place, functools.partial(self._servers.push, place.key), counts)
+        for path, work in share.work.tables.items():
+            if path not in share.pulls:
+                nbytes = share.clients[path].place.bytes_at_servers(work.rows.ids, *work.reading)
+                if path == wanted or self._servers.has_room(nbytes, 1 if work.early is None else 2):
+                    share.pulls[path] = list(self._pulls(share, path))
 
     def _pulls(self, share: _Share, path: str) -> Iterator[_Pull]:
         """Asks for rows of a table: for those that the last update leaves as they are at once, for the others after it."""
@@ -278,11 +267,11 @@ class Worker:
         for places, updates in parts:
             announced = () if self._made.is_sync else (True,)
             calls, rows_of = client.pull_calls(ids[places], dtype or place.wire, columns, *announced)
-            yield _Pull(places, self._servers.begin(place.key, calls, updates), rows_of)
+            nbytes = place.bytes_at_servers(ids[places], dtype, columns)
+            yield _Pull(places, self._servers.begin(place.key, calls, updates, nbytes), rows_of)
 
     def _pulled(self, path: str, share: _Share) -> PulledRows:
-        if path not in share.pulls:
-            self._ask(share, path)
+        self._ask(share, path)
         work, pulls = share.work.tables[path], share.pulls[path]
         pieces = [pull.rows_of(self._servers.finish(pull.asked)) for pull in pulls]
         rows = pieces[0]
@@ -303,7 +292,8 @@ class Worker:
             }
         for replica, (ids, of_one) in own.items():
             ids, sums = ready_to_push(ids, of_one[: len(ids)], place.types, place.wire)
-            for server in share.clients[path].push(work.update, ids, sums, work.reading.columns, replica):
+            columns = work.reading.columns
+            for server in share.clients[path].push(work.update, ids, sums, columns, replica, copy=False):
                 pushes[server] = pushes.get(server, 0) + 1
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 from ampjax.utils.interrupts import uninterrupted
@@ -38,8 +38,10 @@ def all_of(calls: Sequence[Callable[[], T]], nbytes: int) -> list[T]:
     """
     if len(calls) < 2 or nbytes < PARALLEL_BYTES:
         return [call() for call in calls]
-    others = [_threads().submit(call) for call in calls[1:]]
+    others: list[Future[T]] = []
     try:
+        for call in calls[1:]:
+            others.append(_threads().submit(call))
         first = calls[0]()
     finally:
         with uninterrupted():
@@ -49,4 +51,4 @@ def all_of(calls: Sequence[Callable[[], T]], nbytes: int) -> list[T]:
 
 @functools.cache
 def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(n_threads(), thread_name_prefix="tables")
+    return ThreadPoolExecutor(n_threads(), thread_name_prefix="all tables")

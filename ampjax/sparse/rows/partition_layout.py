@@ -60,7 +60,7 @@ class PartitionLayout:
             return np.arange(n), [(0, slice(0, n))] if n else [], row_ids.astype(small)
         local, partition = np.divmod(row_ids, self.n_partitions)
         order = np.argsort(partition, kind="stable")
-        ends = np.cumsum(self.count(row_ids)).tolist()
+        ends = np.cumsum(np.bincount(partition, minlength=self.n_partitions)).tolist()
         spans = [(p, slice(start, end)) for p, (start, end) in enumerate(pairwise([0, *ends])) if start < end]
         return order, spans, local[order].astype(small)
 

@@ -74,7 +74,7 @@ class PendingUpdate:
           ids: `[n]`, each once, int64.
           grads: `[n, *row]`, in the wire's dtype.
           columns: Which of their columns travel; the servers take the others for zero.
-          copy: Whether somebody may go on writing into them.
+          copy: Whether they are copied; they must be if somebody may write into them before the update is forgotten.
         """
         self._servers |= self._shards.client.push(self.number, ids, grads, columns, copy=copy)
         self._nbytes += cut(grads, columns).nbytes

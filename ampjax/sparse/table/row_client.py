@@ -50,14 +50,18 @@ class SplitPlace(NamedTuple):
             result.setdefault(self.placement[p], {})[p] = value
         return result
 
-    def row_bytes(self, ids: np.ndarray, dtype: np.dtype | None = None) -> dict[int, int]:
-        """Bytes of some rows at each server that has some of them.
+    def bytes_at_servers(
+        self, ids: np.ndarray, dtype: np.dtype | None = None, columns: Columns = None
+    ) -> dict[int, int]:
+        """Bytes of some rows, as they travel, at each server that has some of them.
 
         Args:
           ids: `[n]`, the rows.
           dtype: In which they travel; None for the wire's.
+          columns: Which of their columns travel; None for all.
         """
-        size = row_bytes(self.types.shape, self.wire if dtype is None else dtype)
+        shape = self.types.shape if columns is None else (*self.types.shape[:-1], columns[1] - columns[0])
+        size = row_bytes(shape, self.wire if dtype is None else dtype)
         result: dict[int, int] = {}
         for server, n in zip(self.placement, self.layout.count(ids).tolist(), strict=True):
             if n:
@@ -146,7 +150,7 @@ class RowClient:
           grads: `[n, *row]`, in the wire's dtype.
           columns: Which of their columns travel; the servers take the others for zero.
           client: This client's number, where several push to one update; None for the next number.
-          copy: Whether the caller may go on writing into what it gives, so that a server in this process must not keep it.
+          copy: Whether gradients are copied; they must be if somebody may write into them before a server has applied and forgotten them.
 
         Returns:
           The servers that have received something.

@@ -273,7 +273,8 @@ class Table:
           grads: `[n, *row]`, in the table's dtype, the wire's or float32.
           into: The gradients that other clients have sent for the same update; None starts a new update.
           columns: The columns that travel, as for `pull`; the gradients of the others are taken as zero.
-          copy: Whether gradients are copied. False saves time where nobody writes into them any more, as into a JAX array's.
+          copy: Whether gradients are copied. False saves time where nobody writes into `grads` any more, as into a view of a JAX array; it is then kept
+            as long as the update is referenced.
 
         Returns:
           All gradients of the update so far.

@@ -72,17 +72,16 @@ def test_what_the_wrong_choice_costs_on_average_is_that_of_all_quotients_that_ma
     assert expected_loss(runs) == pytest.approx((lost * density).sum() * (true[1] - true[0]), rel=1e-4)
 
 
-def test_runs_end_as_soon_as_the_choice_is_clear_or_does_not_matter():
-    clock = Clock()
-    again, asked = luck(clock, (0.25, 0.25), (0.2, 0.25))
-    play_off([reached(clock, 0.3), reached(clock, 0.25)], again, Budget(1000.0, clock))
-    assert not asked  # a sixth ahead
-    play_off([reached(clock, 0.26), reached(clock, 0.25)], again, Budget(1000.0, clock))
-    assert asked == [1, 2]  # both times near each other
-    asked.clear()
-    again, asked = luck(clock, (0.28, 0.25), (0.2, 0.25))
-    play_off([reached(clock, 0.28), reached(clock, 0.25)], again, Budget(1000.0, clock))
-    assert asked == [1]  # both times by as much
+def test_runs_end_as_soon_as_one_choice_is_clearly_ahead():
+    def n_runs(first, *later):
+        clock = Clock()
+        again, asked = luck(clock, *later)
+        play_off([reached(clock, first), reached(clock, 0.25)], again, Budget(1000.0, clock))
+        return 1 + len(asked)
+
+    assert n_runs(0.35) == 1
+    assert n_runs(0.29, (0.29, 0.25)) == 2  # both times by as much
+    assert n_runs(0.29, (0.25, 0.25), (0.2, 0.25)) == 3
 
 
 def test_a_run_for_which_the_budget_is_too_short_does_not_begin_and_one_that_it_ends_does_not_count():

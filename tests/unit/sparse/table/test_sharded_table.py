@@ -223,9 +223,9 @@ def test_every_row_has_one_place(n_partitions):
 
 def test_bytes_of_rows_at_each_server():
     place = table(partitions=3, servers=[1, 0, 1], wire_dtype=jnp.bfloat16).place
-    assert place.row_bytes(np.array([0, 2, 3, 5])) == {1: 4 * 3 * 2}  # partitions 0 and 2, of three numbers each
-    assert place.row_bytes(np.array([1, 2]), np.dtype(np.float32)) == {0: 12, 1: 12}
-    assert place.row_bytes(np.array([], np.int64)) == {}
+    assert place.bytes_at_servers(np.array([0, 2, 3, 5])) == {1: 4 * 3 * 2}  # partitions 0 and 2, of three numbers each
+    assert place.bytes_at_servers(np.array([1, 2]), np.dtype(np.float32)) == {0: 12, 1: 12}
+    assert place.bytes_at_servers(np.array([], np.int64)) == {}
 
 
 def test_partitions_are_placed_evenly_by_size():
