@@ -17,6 +17,7 @@ from ampjax.parallel.homes.local_aggregation import share_ids
 from ampjax.parallel.homes.wire import Wire
 from ampjax.sparse.detection.loss_jaxpr import Leaf
 from ampjax.sparse.rewrite.unique_ids import UniqueRows
+from ampjax.sparse.rows import row_blocks
 from ampjax.sparse.rows.byte_counts import ByteCounts
 from ampjax.sparse.table.pending_update import PendingUpdate
 from ampjax.sparse.table.sharded_table import Table
@@ -326,4 +327,4 @@ def row_bytes(table: Table | Leaf) -> int:
     Args:
       table: The table, or its shape and dtype.
     """
-    return int(np.prod(table.shape[1:], dtype=np.int64)) * table.dtype.itemsize
+    return row_blocks.row_bytes(table.shape[1:], table.dtype)

@@ -34,7 +34,10 @@ class RowServers:
         self._n_requests = [0] * len(channels)
         self._answers: dict[Asked, protocol.Answer | None] = {}  # to requests under way; None where it has not come
         self._unwanted: set[Asked] = set()
-        self._nbytes: dict[Asked, int] = {}  # of answers that have not come, wanted or not
+        self._nbytes: dict[
+            Asked, int
+        ] = {}  # of answers that have not come, wanted or not; below, their totals by server
+        self._n_waiting, self._bytes_waiting = Counter[int](), Counter[int]()
 
     def push(self, key: SplitKey, calls: Mapping[int, Any]) -> dict[int, Any]:
         """Sends row gradients to some servers. There are no answers: who uses their update waits for them.
@@ -60,12 +63,8 @@ class RowServers:
           nbytes: By server, the bytes of its answers.
           n: Answers of each of these servers.
         """
-        answers = Counter(server for server, _ in self._nbytes)
-        waiting = Counter[int]()
-        for (server, _), size in self._nbytes.items():
-            waiting[server] += size
         return all(
-            answers[server] + n <= MOST_ANSWERS and waiting[server] + size <= MOST_BYTES
+            self._n_waiting[server] + n <= MOST_ANSWERS and self._bytes_waiting[server] + size <= MOST_BYTES
             for server, size in nbytes.items()
         )
 
@@ -86,7 +85,10 @@ class RowServers:
         """
         asked = [self._send(server, key, call, Needs(updates)) for server, call in calls.items()]
         self._answers.update(dict.fromkeys(asked))
-        self._nbytes.update({request: nbytes[request[0]] for request in asked})
+        for request in asked:
+            self._nbytes[request] = nbytes[request[0]]
+        self._n_waiting.update(nbytes.keys())
+        self._bytes_waiting.update(nbytes)
         return asked
 
     def finish(self, asked: Sequence[Asked]) -> dict[int, Any]:
@@ -133,7 +135,8 @@ class RowServers:
             if isinstance(answer, AmpError):
                 raise answer
             come = server, answer.number
-            self._nbytes.pop(come, None)
+            self._bytes_waiting[server] -= self._nbytes.pop(come, 0)
+            self._n_waiting[server] -= 1
             if come in self._answers:
                 self._answers[come] = answer
             elif come in self._unwanted:

@@ -81,12 +81,14 @@ class _Share(NamedTuple):
       work: The share.
       traffic: By table and server, what has gone there and come back.
       clients: By table, what pulls and pushes its rows.
+      nbytes: By table and server, the bytes of the rows that it reads.
       pulls: By table, the rows that were asked for.
     """
 
     work: StepWork
     traffic: dict[str, dict[int, ByteCounts]]
     clients: dict[str, RowClient]
+    nbytes: dict[str, dict[int, int]]
     pulls: dict[str, list[_Pull]]
 
 
@@ -236,12 +238,13 @@ class Worker:
 
     def _new_share(self, work: StepWork) -> _Share:
         """A share, nothing of which has been asked for."""
-        share = _Share(work, {}, {}, {})
-        for path in work.tables:
+        share = _Share(work, {}, {}, {}, {})
+        for path, of_table in work.tables.items():
             place = self._places[path]
             share.traffic[path] = {server: ByteCounts() for server in place.placement}
             push = functools.partial(self._servers.push, place.key)
             share.clients[path] = RowClient(place, push, share.traffic[path])
+            share.nbytes[path] = place.bytes_at_servers(of_table.rows.ids, *of_table.reading)
         return share
 
     def _ask(self, share: _Share, wanted: str | None = None) -> None:
@@ -252,10 +255,10 @@ class Worker:
           wanted: A table whose answers are taken next, however large they are; None while a step is computed, when none are taken.
         """
         for path, work in share.work.tables.items():
-            if path not in share.pulls:
-                nbytes = share.clients[path].place.bytes_at_servers(work.rows.ids, *work.reading)
-                if path == wanted or self._servers.has_room(nbytes, 1 if work.early is None else 2):
-                    share.pulls[path] = list(self._pulls(share, path))
+            if path in share.pulls:
+                continue
+            if path == wanted or self._servers.has_room(share.nbytes[path], 1 if work.early is None else 2):
+                share.pulls[path] = list(self._pulls(share, path))
 
     def _pulls(self, share: _Share, path: str) -> Iterator[_Pull]:
         """Asks for rows of a table: for those that the last update leaves as they are at once, for the others after it."""
@@ -267,7 +270,7 @@ class Worker:
         for places, updates in parts:
             announced = () if self._made.is_sync else (True,)
             calls, rows_of = client.pull_calls(ids[places], dtype or place.wire, columns, *announced)
-            nbytes = place.bytes_at_servers(ids[places], dtype, columns)
+            nbytes = share.nbytes[path] if len(parts) == 1 else place.bytes_at_servers(ids[places], dtype, columns)
             yield _Pull(places, self._servers.begin(place.key, calls, updates, nbytes), rows_of)
 
     def _pulled(self, path: str, share: _Share) -> PulledRows:
