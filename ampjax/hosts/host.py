@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -86,14 +86,17 @@ class Host:
 
     def _finishes_rows(self) -> bool:
         """Writes the rows that are still on their way, before a question is answered; False if what is in flight has been given up."""
-        if not self._is_broken:
-            try:
-                self._rows.finish()
-            except GivenUp:
-                self._is_broken = True
-                return False
-            except Exception as error:
-                self._stop(error)
+        return self._is_broken or self._does(self._rows.finish)
+
+    def _does(self, work: Callable[[], object]) -> bool:
+        """Does something for batches that are under way, and says so where it fails; False if what is in flight has been given up."""
+        try:
+            work()
+        except GivenUp:
+            self._is_broken = True
+            return False
+        except Exception as error:
+            self._stop(error)
         return True
 
     def _next(self) -> Message | None:
@@ -102,12 +105,7 @@ class Host:
             return self._inbox.popleft()
         message = self._driver.receive(0.0)
         if message is None and self._under_way:
-            try:
-                self._wait_for_oldest()
-            except GivenUp:
-                self._is_broken = True
-            except Exception as error:
-                self._stop(error)
+            self._does(self._wait_for_oldest)
             return None
         return message or self._driver.receive(1.0)
 
