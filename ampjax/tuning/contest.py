@@ -1,4 +1,6 @@
-"""Trials in turn: the trial that has trained least goes next, and after each round the less promising half ends (successive halving).
+"""Trials in turn: the trial that has trained least goes next, and after each round those end that are in the worse half (successive halving).
+
+There are two ways to say what the worse half is, by the values so far and by what is expected: who is in the better half by either goes on.
 
 So all trials that are compared have trained for the same seconds, in pieces that alternate: what else the machine does meets all alike.
 Li et al., "Hyperband" (JMLR 2018), section 2, with seconds of training as the resource.
@@ -43,8 +45,8 @@ def contest(
         while budget.left_s > 0:
             n += 1
             _round(alive, trials, budget, began + left * min(1.0, n / ROUNDS), progress)
-            ranked, n_left = prospects(alive), max(1, (len(alive) + 1) // 2)
-            alive, ended = ranked[:n_left], ranked[n_left:] + ended
+            alive, lost = _halves(alive)
+            ended = lost + ended
             entrants = list(admit(trials))
             trials += entrants
             alive += entrants
@@ -53,6 +55,18 @@ def contest(
     except OutOfTime:
         pass
     return standings(alive) + ended
+
+
+def _halves(trials: Sequence[Trial]) -> tuple[list[Trial], list[Trial]]:
+    """Those in the better half by `standings` or by `prospects`, and the others; the best first.
+
+    On a plateau, where values differ by chance, prospects count examples alone, and a choice that learns slowly from each has the best ones. Where
+    a choice begins slowly, and then learns as the others do, standings would end it.
+    """
+    n = (len(trials) + 1) // 2
+    by_value, expected = standings(trials)[:n], prospects(trials)
+    better = [trial for trial in expected if trial in expected[:n] or trial in by_value]
+    return better, [trial for trial in expected if trial not in better]
 
 
 def standings(trials: Sequence[Trial]) -> list[Trial]:

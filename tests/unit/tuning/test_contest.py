@@ -148,10 +148,25 @@ def test_who_has_no_value_is_behind_those_that_have():
 
 def test_who_lasted_longer_is_before_who_ended_sooner():
     clock = Clock()
-    best, early, later = Lagging(clock, 110), Lagging(clock, 80), Lagging(clock, 105, 60)
-    ranked = contest([best, early, later], nobody, Budget(48.0, clock))
-    assert standings([early, later]) == [early, later] and early.pieces < later.pieces < best.pieces
-    assert ranked == [best, later, early]
+    best, second, early, later = (Lagging(clock, *how) for how in ((110,), (85,), (76,), (105, 60)))
+    quick, asked = [Lagging(clock, 200), Lagging(clock, 190)], []
+
+    def admit(trials):
+        asked.append(len(trials))
+        return quick if len(asked) == 1 else []
+
+    ranked = contest([best, second, early, later], admit, Budget(64.0, clock))
+    assert standings([early, later]) == [early, later] and early.pieces == 2 < later.pieces < best.pieces
+    assert ranked == [*quick, best, later, second, early]
+
+
+def test_who_is_in_the_better_half_by_value_or_by_prospects_goes_on():
+    clock = Clock()
+    best, second, slow_and_fast, worst = (Lagging(clock, *how) for how in ((110,), (99,), (120, 90), (80,)))
+    contest([worst, slow_and_fast, second, best], nobody, Budget(64.0, clock))
+    assert worst.pieces == 2
+    assert min(best.pieces, second.pieces, slow_and_fast.pieces) > 4
+    assert standings([slow_and_fast, second, best])[0] is not slow_and_fast
 
 
 def test_values_between_two_validations_are_interpolated():
