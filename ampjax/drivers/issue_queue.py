@@ -13,7 +13,7 @@ what is in flight (`Scheduler.abandon`); and what was kept on devices for it (`E
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -24,7 +24,9 @@ import numpy as np
 from ampjax.engine.executor_protocol import AnyExecutor
 from ampjax.engine.kernels.coalescing import n_coalesced
 from ampjax.engine.kernels.launch import Launch
+from ampjax.engine.make_launches import Launches
 from ampjax.errors import HostError
+from ampjax.sched.decisions.decided_lines import Decisions
 from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.sched.diagnose.story import describe
 from ampjax.sched.programs.feeds import Feed
@@ -73,6 +75,18 @@ class Decided:
     states: np.ndarray | None = None
 
 
+class _Issued(NamedTuple):
+    """Dispatches that were issued together.
+
+    Args:
+      last: The number of the last one.
+      dispatches: All of them.
+    """
+
+    last: int
+    dispatches: Sequence[Dispatch] | Decisions
+
+
 class IssueQueue:
     """Dispatches and pumped payloads between the scheduler, which has decided on them, and the executor.
 
@@ -90,7 +104,7 @@ class IssueQueue:
         self,
         scheduler: Scheduler,
         executor: AnyExecutor | None,
-        launch_of: Callable[[Dispatch], Launch],
+        launch_of: Launches,
         instruments: Instruments,
     ):
         self._scheduler, self._executor, self._launch_of = scheduler, executor, launch_of
@@ -99,19 +113,25 @@ class IssueQueue:
         self._waiting: deque[Decided | list[Feed]] = deque()
         self._n_dispatches = self._n_messages = 0  # decided since something was carried out
         self._is_broken = False
-        self._issued = deque[Dispatch]()  # what hosts may not have carried out
+        self._issued = deque[_Issued]()  # what hosts may not have carried out
+        self._n_issued = 0
         self._ran: Dispatch | None = None  # its kernels have been issued, not all of its parameter changes
         self._n_changed = 0  # how many of these have
 
-    def add(self, dispatches: Sequence[Dispatch], n_done: int = 0) -> None:
+    def add(self, dispatches: Sequence[Dispatch] | Decisions, n_done: int = 0) -> None:
         """Adds dispatches that have been decided.
 
-        They wait to be issued with others, unless they are many. Before one that an instrument wants by itself, all that waits is issued.
+        They wait to be issued with others, unless they are many, or are to be carried out by hosts that need no launches: they wait there. Before one
+        that an instrument wants by itself, all that waits is issued.
 
         Args:
           dispatches: In the order of decision.
           n_done: How many of them, from the first on, were done as soon as they were decided.
         """
+        if isinstance(dispatches, Decisions):
+            if self._has_handed_on(dispatches):
+                return
+            dispatches = list(dispatches)
         added = [Decided(dispatch) for dispatch in dispatches]
         self._waiting += added  # before anyone is told, so that they are undone if that fails
         if self._executor is not None:
@@ -134,6 +154,18 @@ class IssueQueue:
                 hook(dispatch, None)
         if self._executor is not None:
             self._note(dispatches)
+
+    def _has_handed_on(self, decisions: Decisions) -> bool:
+        """Hands decisions on as they are, if the executor takes that and nobody needs objects made of them."""
+        run_lines = None if self._executor is None else self._executor.run_lines
+        if run_lines is None or not decisions.says_all or self._waiting or self._instruments.follow_dispatches:
+            return False
+        if len(decisions):
+            self._note_issued(decisions.last, decisions)
+            self._is_broken = True
+            run_lines(decisions.decided, self._launch_of.capacities_of)
+            self._is_broken = False
+        return True
 
     def _note(self, dispatches: Sequence[Dispatch]) -> None:
         """Counts dispatches that wait to be issued, and issues all if they are many."""
@@ -178,10 +210,10 @@ class IssueQueue:
             for _ in range(n):
                 waiting.popleft()
             self._is_broken = False
-        if len(self._issued) >= REMEMBERED and executor is not None:
+        if self._n_issued >= REMEMBERED and executor is not None:
             oldest = executor.oldest_unfinished()
-            while self._issued and (oldest is None or self._issued[0].number < oldest):
-                self._issued.popleft()
+            while self._issued and (oldest is None or self._issued[0].last < oldest):
+                self._n_issued -= len(self._issued.popleft().dispatches)
         if self._n_dispatches:
             for hook in self._instruments.carried_out:
                 hook()
@@ -213,6 +245,7 @@ class IssueQueue:
             undone = self._with_lost(self.undone)
             self._waiting.clear()
             self._issued.clear()
+            self._n_issued = 0
             self._ran, self._is_broken = None, False
             self.outputs.clear()
             made = abandon(self._scheduler, self._executor, undone)
@@ -222,9 +255,8 @@ class IssueQueue:
     def _with_lost(self, undone: Sequence[Dispatch]) -> list[Dispatch]:
         """Dispatches that were not issued, behind those that were, and that hosts have not carried out."""
         lost = {} if self._executor is None else self._executor.take_lost()
-        issued = [
-            d if lost[d.number] is None else d.after(lost[d.number] or 0) for d in self._issued if d.number in lost
-        ]
+        candidates = (d for issued in self._issued if lost for d in issued.dispatches if d.number in lost)
+        issued = [d if lost[d.number] is None else d.after(lost[d.number] or 0) for d in candidates]
         return [*issued, *(dispatch for dispatch in undone if dispatch.number not in lost)]
 
     def _n_together(self, executor: AnyExecutor, first: Decided, most: int) -> int:
@@ -269,7 +301,7 @@ class IssueQueue:
         """
         last = dispatches[-1]
         if executor.is_remote:
-            self._issued += dispatches
+            self._note_issued(last.number, dispatches)
         self._n_changed = executor.run(launches)
         self._ran = last
         for hook in self._instruments.after_kernels:
@@ -280,6 +312,11 @@ class IssueQueue:
         for hook in self._instruments.after_changes:
             hook(dispatches)
         self._ran = None
+
+    def _note_issued(self, last: int, dispatches: Sequence[Dispatch] | Decisions) -> None:
+        """Remembers dispatches that hosts may turn out not to have carried out."""
+        self._issued.append(_Issued(last, dispatches))
+        self._n_issued += len(dispatches)
 
     def _arrive(self, executor: AnyExecutor, together: Sequence[Decided]) -> None:
         """Keeps what has arrived at sinks."""

@@ -147,7 +147,7 @@ class Loop:
         if found is None:
             return False
         if self._hands_on:
-            self.queue.add(list(found))
+            self.queue.add(found)
         self._since_last_end += found.n_messages
         self.settle()
         return True

@@ -15,6 +15,7 @@ from ampjax.engine.timing.measured import RemoteTiming
 from ampjax.ir.host_tables import HostTable
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import ArenaKey
+from ampjax.sched.decisions.decided_lines import Capacities, DecidedLines
 from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.sched.decisions.parameter_changes import Change
 from ampjax.sched.programs.feeds import Feed
@@ -203,6 +204,11 @@ class AnyExecutor(Protocol):
     @property
     def can_coalesce(self) -> Callable[[Launch, Launch], bool] | None:
         """As `Executor.can_coalesce`; None where launches are never handed on together."""
+        ...
+
+    @property
+    def run_lines(self) -> Callable[[DecidedLines, Capacities], None] | None:
+        """Carries dispatches out, with their updates, of which there is only what compiled loops have written about them; None where launches are needed."""
         ...
 
     def issue(self, launches: Coalesced) -> None:

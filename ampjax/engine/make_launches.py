@@ -50,7 +50,7 @@ class Launches:
             d.pack,
             d.size,
             d.place,
-            self._capacities_of(d.stage),
+            self.capacities_of(d.stage),
             d.changes,
             bool(d.changes) and brings_updates(stage, d),
         )
@@ -58,8 +58,12 @@ class Launches:
             self._with_contents(launch, stage, d) if has_contents or d.versions or d.staleness or d.dropped else launch
         )
 
-    def _capacities_of(self, stage: int) -> tuple[int, ...]:
-        """How many rows the arena of each output of a stage has now."""
+    def capacities_of(self, stage: int) -> tuple[int, ...]:
+        """How many rows the arena of each output of a stage has now.
+
+        Args:
+          stage: Its number.
+        """
         tables = self._scheduler.tables
         if tables.n_slots != self._n_slots:
             self._n_slots = tables.n_slots

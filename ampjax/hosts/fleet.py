@@ -165,10 +165,7 @@ class Fleet:
         """
         for link in self.links:
             if link.failure is not None:
-                number = link.failure.numbers[2]
-                launches = (made_for[0] for *_, made_for in link.unfinished() if made_for is not None)
-                launch = next((launch for launch in launches if launch.number == number), None)
-                raise failure_of(link, self._plan.stages, launch)
+                raise failure_of(link, self._plan.stages)
 
     def begin_anew(self) -> list[MadeFor]:
         """If a host has failed, lets all hosts give up what is in flight; they then go on as they are.

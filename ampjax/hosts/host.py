@@ -26,7 +26,7 @@ from ampjax.hosts.operations import CHANGE, FEED, FORGET, LAUNCH, TAKE, Names, O
 from ampjax.hosts.questions import Answer, answer, leaves_of, with_leaves
 from ampjax.hosts.row_exchange import GivenUp, RowExchange, RowsFailed, Slot
 from ampjax.sched.columns import TRASH
-from ampjax.sched.decisions.dispatch import BACKWARD, UPDATE
+from ampjax.sched.decisions.dispatch import BACKWARD, DIRECTIONS, UPDATE
 from ampjax.sched.decisions.packs import PackMemory
 from ampjax.sched.decisions.parameter_changes import Average, Change, Merge, nodes_of
 
@@ -146,8 +146,11 @@ class Host:
 
     def _fail(self, sequence: int, launch: Launch | None, text: str) -> None:
         self._is_broken = True
-        number, stage = (-1, -1) if launch is None else (launch.number, launch.stage)
-        self._driver.send(Message("failed", (self._rows.epoch, sequence, number, stage), text))
+        of_launch, instances = (-1, -1, 0, 0), np.zeros(0, np.int64)
+        if launch is not None:
+            of_launch = launch.number, launch.stage, DIRECTIONS.index(launch.direction), launch.n_messages
+            instances = np.unique(launch.ids).astype(np.int64)
+        self._driver.send(Message("failed", (self._rows.epoch, sequence, *of_launch), text, (instances,)))
 
     def _stop(self, error: Exception) -> None:
         """Says that something could not be done for a batch that is still under way; nothing after it will be."""

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from ampjax.cluster import Channel, Message
-from ampjax.engine.kernels.launch import Launch
 from ampjax.errors import HostDiedError, HostError
 from ampjax.hosts.hosts import HostState, Place
 from ampjax.hosts.operations import BatchWriter, MadeFor, Names
 from ampjax.hosts.questions import question
+from ampjax.sched.decisions.dispatch import DIRECTIONS
 
 WINDOW = 4
 """Batches that a host has been sent and has not done, at most."""
@@ -99,7 +99,7 @@ class HostLink:
 
     def oldest_unfinished(self) -> int | None:
         """The number of the first launch that the host may not have carried out; None if there is none."""
-        return next((made_for[0].number for *_, made_for in self.unfinished() if made_for is not None), None)
+        return next((made_for[0] for *_, made_for in self.unfinished() if made_for is not None), None)
 
     def look(self) -> None:
         """Receives what has come, without waiting."""
@@ -345,23 +345,21 @@ class RemoteRows:
         return np.array(self._rows, dtype) if copy else np.asarray(self._rows, dtype)
 
 
-def failure_of(link: HostLink, stages: Sequence[Any] = (), launch: Launch | None = None) -> HostError:
+def failure_of(link: HostLink, stages: Sequence[Any] = ()) -> HostError:
     """The error of a host that has failed.
 
     Args:
       link: The host.
       stages: The plan's stages, to name the one at fault.
-      launch: The launch that failed, if it is known.
     """
     assert link.failure is not None
-    _, _, number, stage = link.failure.numbers
+    _, _, number, stage, direction, n_messages = link.failure.numbers
+    ids = link.failure.arrays[0].tolist()
     where = f"host `{link.name}`"
     if stage >= 0 and len(stages):
         where += f", dispatch {number} of `{stages[stage].name}`"
-    if launch is not None and launch.n_messages:
-        size = launch.size or launch.n_messages
-        ids = sorted(set(launch.pack[2 * size : 2 * size + launch.n_messages].tolist()))
-        where += f" ({launch.direction}, {launch.n_messages} messages of instances {', '.join(map(str, ids[:8]))}{', ...' if len(ids) > 8 else ''})"
+        if n_messages:
+            where += f" ({DIRECTIONS[direction]}, {n_messages} messages of instances {', '.join(map(str, ids[:8]))}{', ...' if len(ids) > 8 else ''})"
     return HostError(
         where, "what was decided to be carried out", f"an error there:\n{link.failure.text.rstrip()}\n", ""
     )

@@ -15,9 +15,12 @@ from ampjax.hosts.host_link import RemoteRows
 from ampjax.hosts.hosted_parts import HostedFences, HostedLosses
 from ampjax.hosts.hosted_store import HostedStore
 from ampjax.hosts.hosted_timing import HostedTiming
+from ampjax.hosts.line_writer import LineWriter
 from ampjax.hosts.operations import PUT, TAKE, BatchWriter, Names
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import ArenaKey
+from ampjax.sched import columns as c
+from ampjax.sched.decisions.decided_lines import Capacities, DecidedLines
 from ampjax.sched.decisions.dispatch import BACKWARD
 from ampjax.sched.decisions.parameter_changes import Change, Update, nodes_of
 from ampjax.sched.programs.feeds import Feed
@@ -26,7 +29,7 @@ from ampjax.sched.programs.feeds import Feed
 class HostedExecutor:
     """Lets hosts carry launches out. It stands in an `Executor`'s place.
 
-    It has more than 15 methods, since it has those of `Executor`.
+    It has more than 15 methods and twelve attributes, since it has those of `Executor`.
 
     Args:
       plan: The plan.
@@ -40,6 +43,7 @@ class HostedExecutor:
       timing: Lets hosts time what they carry out.
       sinks: The numbers of the `sink` stages.
       readings: What launches read back, by their numbers.
+      run_lines: Sends dispatches of which there is only what compiled loops have written about them; None if hosts need to know more.
     """
 
     is_remote = True
@@ -47,7 +51,8 @@ class HostedExecutor:
 
     def __init__(self, plan: Plan, fleet: Fleet, store: HostedStore):
         self.plan, self.fleet, self.store = plan, fleet, store
-        self._names = Names.of(plan)
+        self._names, self._lines = Names.of(plan), LineWriter(plan, fleet.layout)
+        self.run_lines = self._run_lines if self._lines.can_write else None
         self.losses, self.fences = HostedLosses(plan, fleet), HostedFences(fleet)
         self.timing = HostedTiming(plan, fleet)
         stages = [stage for stage in plan.stages if stage.kind.is_dispatched]
@@ -55,7 +60,7 @@ class HostedExecutor:
         self._chooses = frozenset(stage.number for stage in stages if stage.route_by is not None)
         self._expected: dict[int, EdgeSizes] = {}
         self.readings: dict[int, Any] = {}
-        self._latest = Launch(-1, 0, CHANGES_ONLY, "")
+        self._latest = -1  # the number of the launch that was sent last
         self._n_changed = 0  # how many of its changes have been sent
 
     @property
@@ -100,7 +105,7 @@ class HostedExecutor:
         """
         (launch,) = launches
         with self.fleet.lock:
-            self._latest, self._n_changed = launch, 0
+            self._latest, self._n_changed = launch.number, 0
             if launch.stage == CHANGES_ONLY:
                 return 0
             layout = self.fleet.layout
@@ -158,9 +163,9 @@ class HostedExecutor:
           For each such launch, by its number, the first of its parameter changes that was not made; None if the launch itself was not.
         """
         lost: dict[int, int | None] = {}
-        for launch, change in self.fleet.begin_anew():
-            first = lost.get(launch.number, change)
-            lost[launch.number] = None if first is None or change is None else min(first, change)
+        for number, change in self.fleet.begin_anew():
+            first = lost.get(number, change)
+            lost[number] = None if first is None or change is None else min(first, change)
         return lost
 
     def restart(self) -> None:
@@ -180,6 +185,12 @@ class HostedExecutor:
             self.readings.clear()
             for link in self.fleet.links:
                 link.batch.forget()
+
+    def _run_lines(self, decided: DecidedLines, capacities: Capacities) -> None:
+        with self.fleet.lock:
+            self._latest, self._n_changed = decided.lines[-1, [c.NUMBER, c.N_DUE]].tolist()
+            for host in self._lines.write(decided, self.fleet.links, capacities):
+                self.fleet.send_if_many(host)
 
     def _cross(self, launch: Launch, source: int, target: int) -> None:
         """Lets one host read rows and send them, and another write them."""

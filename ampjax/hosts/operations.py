@@ -29,9 +29,7 @@ up."""
 
 _CHANGES = (Update, Average, Contribute, Merge)
 _DIRECTION = {name: number for number, name in enumerate(DIRECTIONS)}
-_BRINGS_UPDATES, _SIZES, _EDGES, _RANDOM, _VERSIONS, _DROP, _STALENESS, _DROPPED, _INSTANCES = (
-    1 << n for n in range(9)
-)
+BRINGS_UPDATES, _SIZES, _EDGES, _RANDOM, _VERSIONS, _DROP, _STALENESS, _DROPPED, _INSTANCES = (1 << n for n in range(9))
 
 
 class Operation(NamedTuple):
@@ -73,8 +71,8 @@ class Names:
         return cls(tuple(plan.graph.nodes), tuple(arenas))
 
 
-MadeFor = tuple[Launch, int | None]
-"""The launch that an operation is or belongs to, and the first of that one's parameter changes that it makes; None if it is the launch itself."""
+MadeFor = tuple[int, int | None]
+"""The number of the launch that an operation is or belongs to, and the first of that one's parameter changes that it makes; None if it is the launch itself."""
 
 
 class BatchWriter:
@@ -84,8 +82,7 @@ class BatchWriter:
       names: What numbers stand for.
 
     Attributes:
-      made_for: For each, the launch that it is or belongs to, and the first of that one's parameter changes that it makes, None if it is the
-        launch itself; None for what belongs to no launch.
+      made_for: What each was made for; None for what belongs to no launch.
     """
 
     def __init__(self, names: Names):
@@ -116,20 +113,40 @@ class BatchWriter:
           peer: The other host of a transfer.
         """
         number, worker, stage, direction, n_messages, n_rows, n_ports, n_outputs, pack, size = launch[:10]
-        rare = self._flags(launch) if _has_more(launch) else 0
-        self._head += (code, peer, number, worker, stage, _DIRECTION[direction], n_messages, n_rows, n_ports, n_outputs)
-        self._head += (size, len(pack), len(launch.capacities), len(launch.changes), rare, *launch.capacities)
-        if size:
-            self._packs.append(pack)
-        else:
-            self._columns.append(pack)
+        rare, updates = self._flags(launch) if _has_more(launch) else 0, []
         for change in launch.changes:
             assert isinstance(change, Update)
-            self._head += (self._node[change.node], change.count)
-            self._floats.append(change.mean_staleness)
+            updates.append((self._node[change.node], change.count, change.mean_staleness))
+        numbers = worker, stage, _DIRECTION[direction], n_messages, n_rows, n_ports, n_outputs, size
+        self.plain_launch((code, peer, number, *numbers), pack, launch.capacities, updates, rare)
         if rare:
             self._add_rare(launch)
-        self.made_for.append((launch, None))
+
+    def plain_launch(
+        self,
+        numbers: Sequence[int],
+        pack: np.ndarray,
+        capacities: Sequence[int],
+        updates: Sequence[tuple[int, int, float]] = (),
+        rare: int = 0,
+    ) -> None:
+        """Adds a launch, or half of a transfer, that has nothing but what all have.
+
+        Args:
+          numbers: What it is, the other host of a transfer, the launch's number, worker, stage and direction (by number), messages, rows, ports, outputs,
+            and the size that it is padded to.
+          pack: As in `Launch`.
+          capacities: As in `Launch`.
+          updates: The updates that follow: node (by number), gradient rows, mean staleness.
+          rare: `BRINGS_UPDATES` if these are as `Launch.brings_updates` says. Other flags are for `launch`, which adds what they announce.
+        """
+        self._head += numbers
+        self._head += (len(pack), len(capacities), len(updates), rare, *capacities)
+        (self._packs if numbers[-1] else self._columns).append(pack)
+        for node, count, staleness in updates:
+            self._head += (node, count)
+            self._floats.append(staleness)
+        self.made_for.append((numbers[2], None))
 
     def feed(self, feed: Feed) -> None:
         """Adds a pumped payload.
@@ -142,15 +159,14 @@ class BatchWriter:
         self._payloads.append(np.array(feed.payload))
         self.made_for.append(None)
 
-    def change(self, change: Change, launch: Launch, n_before: int = 0) -> None:
+    def change(self, change: Change, number: int, n_before: int = 0) -> None:
         """Adds a parameter change.
 
         Args:
           change: The change.
-          launch: The launch that it belongs to.
+          number: The launch that it belongs to.
           n_before: How many of that one's changes come before it.
         """
-        number = launch.number
         if isinstance(change, Update):
             self._head += (CHANGE, number, 0, 0, 1, self._node[change.node], change.count)
             self._floats.append(change.mean_staleness)
@@ -158,7 +174,7 @@ class BatchWriter:
             group = self._groups.setdefault(change.group, len(self._groups))
             numbers = [self._node[node] for node in nodes_of(change)]
             self._head += (CHANGE, number, _CHANGES.index(type(change)), group, len(numbers), *numbers)
-        self.made_for.append((launch, n_before))
+        self.made_for.append((number, n_before))
 
     def forget(self) -> None:
         """Adds that all that is in flight is given up."""
@@ -332,7 +348,7 @@ def _rare(read: _Reader, flags: int, names: Names) -> dict[str, object]:
         return read.column(next(lengths))
 
     return {
-        "brings_updates": bool(flags & _BRINGS_UPDATES),
+        "brings_updates": bool(flags & BRINGS_UPDATES),
         "sizes": column() if sizes else None,
         "edges": _edges(column, bool(flags & _RANDOM)) if edges else None,
         "scatter": [column() for _ in range(n_scatter)],

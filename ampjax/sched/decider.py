@@ -10,10 +10,11 @@ from ampjax.plan.planner import Plan
 from ampjax.sched import columns as c
 from ampjax.sched.choosing.policy_numbers import BY_ASKING
 from ampjax.sched.choosing.ready_queues import NO_QUEUE, ReadyQueues
+from ampjax.sched.decisions.decided_lines import DecidedLines, Decisions
 from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
 from ampjax.sched.decisions.packs import PackMemory
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
-from ampjax.sched.make_dispatches import DecidedLines, Decisions, DispatchMaker
+from ampjax.sched.make_dispatches import DispatchMaker
 from ampjax.sched.tables.plan_tables import lengthened
 from ampjax.sched.tables.program_store import ProgramStore
 from ampjax.sched.tables.scheduler_tables import SchedulerTables
@@ -147,8 +148,8 @@ class Decider:
         decided = self._decided(self._lines[:n].copy())
         if self._maker.has_effects:  # these must be known before more is decided
             made = self._maker.make(decided)
-            return Decisions(decided.lines, lambda: made)
-        return Decisions(decided.lines, lambda: self._maker.make(decided))
+            return Decisions(decided, lambda: made, False)
+        return Decisions(decided, lambda: self._maker.make(decided), True)
 
     def _has_made_room(self) -> bool:
         """Whether the loops lacked slots or room in a buffer for the next dispatch, and have it now."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from ampjax.plan.planner import Plan
 from ampjax.sched import columns as c
+from ampjax.sched.decisions.decided_lines import DecidedLines
 from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
 from ampjax.sched.decisions.parameter_changes import Change, Update
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
@@ -28,45 +28,6 @@ class _Queue(NamedTuple):
     n_sections: int
     plain: bool
     """Whether its dispatches have neither edges nor versions nor a staleness."""
-
-
-class DecidedLines(NamedTuple):
-    """The arrays that loops have written about some dispatches.
-
-    Args:
-      lines: `[n, columns]`: a line for each dispatch; see `columns`.
-      packs: int32: memory in which their packs lie, one behind the other.
-      start: Where the first pack begins in `packs`.
-      due: `[d, 4]`: the updates that are due: node, gradient rows, their summed staleness, the version that they make.
-    """
-
-    lines: np.ndarray
-    packs: np.ndarray
-    start: int
-    due: np.ndarray
-
-
-class Decisions:
-    """Dispatches that have been decided together. The objects are made on demand.
-
-    Args:
-      lines: `[n, columns]`: what loops have written about them.
-      make: Makes them.
-    """
-
-    def __init__(self, lines: np.ndarray, make: Callable[[], list[Dispatch]]):
-        self._lines, self._make = lines, make
-
-    def __len__(self) -> int:
-        return len(self._lines)
-
-    def __iter__(self) -> Iterator[Dispatch]:
-        return iter(self._make())
-
-    @property
-    def n_messages(self) -> int:
-        """Messages in all of them."""
-        return int(self._lines[:, c.N_MESSAGES].sum())
 
 
 class DispatchMaker:

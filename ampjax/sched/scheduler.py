@@ -20,6 +20,7 @@ from ampjax.sched.admission import Admission
 from ampjax.sched.choosing.policy_numbers import BY_ASKING
 from ampjax.sched.choosing.ready_queues import ReadyQueues
 from ampjax.sched.decider import Decider
+from ampjax.sched.decisions.decided_lines import Decisions
 from ampjax.sched.decisions.dispatch import Dispatch
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
 from ampjax.sched.diagnose.dispatch_log import DispatchLog
@@ -27,7 +28,6 @@ from ampjax.sched.diagnose.invariants import check as check_laws
 from ampjax.sched.diagnose.snapshot import Snapshot
 from ampjax.sched.diagnose.statistics import RunCounts
 from ampjax.sched.dispatch_contents import DispatchContents
-from ampjax.sched.make_dispatches import Decisions
 from ampjax.sched.programs.feeds import Feed
 from ampjax.sched.tables.scheduler_tables import SchedulerTables
 from ampjax.sched.updates.counters import UpdateCounters

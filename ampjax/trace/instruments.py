@@ -82,6 +82,8 @@ class Instrument:
 
 
 HOOKS = [name for name in vars(Instrument) if not name.startswith("_")]
+FOLLOW_DISPATCHES = "decided", "before_kernels", "after_kernels", "after_changes", "carried_out", "done"
+"""Hooks that are called for each dispatch."""
 
 
 class Instruments:
@@ -89,6 +91,9 @@ class Instruments:
 
     Args:
       instruments: They are called in this order.
+
+    Attributes:
+      follow_dispatches: Whether any has a hook that is called for each dispatch.
     """
 
     decided: list[Callable[[Dispatch], bool | None]]
@@ -124,6 +129,7 @@ class Instruments:
                 if getattr(type(instrument), hook) is not getattr(Instrument, hook)
             ]
             setattr(self, hook, [getattr(instrument, hook) for instrument in listening])
+        self.follow_dispatches = any(getattr(self, hook) for hook in FOLLOW_DISPATCHES)
 
 
 class Ended(Instrument):

@@ -75,6 +75,12 @@ class Launch(NamedTuple):
     dropped: tuple[str, ...] = ()
 
     @property
+    def ids(self) -> np.ndarray:
+        """`[n_messages]`: the numbers of the messages' instances."""
+        start = 2 * (self.size or self.n_messages)
+        return self.pack[start : start + self.n_messages]
+
+    @property
     def rows(self) -> list[np.ndarray]:
         """The arena slots of the rows of each port, then of each output."""
         return rows_of(self.pack, self.n_messages, self.n_ports + self.n_outputs, self.size)

@@ -2,6 +2,7 @@
 
 from collections import deque
 
+import numpy as np
 import optax
 import pytest
 from hypothesis import given, settings
@@ -17,6 +18,7 @@ from ampjax.hosts.fleet import Fleet, Ready
 from ampjax.hosts.host_link import HostLink, RemoteRows
 from ampjax.hosts.hosted_executor import HostedExecutor
 from ampjax.hosts.hosts import Place
+from ampjax.hosts.layout import HostLayout
 from ampjax.hosts.operations import Names
 from ampjax.sched.decisions.parameter_changes import Update
 
@@ -43,7 +45,11 @@ def executor(hosts):
     """A driver's executor of hosts that do nothing."""
     plan = amp.Trainer(pipeline(), optax.sgd(0.1)).plan
     links = [HostLink(f"host{i}", Place("here", i), host, Names.of(plan), lambda: True) for i, host in enumerate(hosts)]
-    return HostedExecutor(plan, Fleet(plan, None, lambda: Ready(links, frozenset(), lambda: None)), None), links
+    return HostedExecutor(
+        plan,
+        Fleet(plan, HostLayout(plan, [0] * len(plan.spaces)), lambda: Ready(links, frozenset(), lambda: None)),
+        None,
+    ), links
 
 
 HOST = st.integers(0, N_HOSTS - 1)
@@ -73,7 +79,7 @@ def test_what_is_lost_is_what_was_not_carried_out(events, more_done):
             made[where].append((launch.number, -1))
         elif what == "change":
             for host in where:
-                links[host].batch.change(Update("a", 1), launch, n_changed)
+                links[host].batch.change(Update("a", 1), launch.number, n_changed)
                 made[host].append((launch.number, n_changed))
             n_changed += 1
         elif what == "other":
@@ -102,7 +108,7 @@ def test_what_is_lost_is_what_was_not_carried_out(events, more_done):
         number for host in range(N_HOSTS) for number, _ in filter(None, made[host][batches[host][done[host]] :])
     ]
     assert there.oldest_unfinished() == min(unfinished, default=None)
-    hosts[0].said.append(Message("failed", (0, 1, -1, -1), "a mistake"))
+    hosts[0].said.append(Message("failed", (0, 1, -1, -1, 0, 0), "a mistake", (np.zeros(0, np.int64),)))
     assert there.take_lost() == {number: None if change < 0 else change for number, change in wanted.items()}
     assert there.oldest_unfinished() is None
 
@@ -111,7 +117,7 @@ def test_who_waits_for_rows_hears_that_they_were_given_up():
     hosts = [Host() for _ in range(N_HOSTS)]
     there, links = executor(hosts)
     rows = RemoteRows(links[0], 3, lambda: None)
-    hosts[1].said.append(Message("failed", (0, 1, -1, -1), "a mistake"))
+    hosts[1].said.append(Message("failed", (0, 1, -1, -1, 0, 0), "a mistake", (np.zeros(0, np.int64),)))
     there.take_lost()
     with pytest.raises(HostError, match=r"host `host0`: expected what dispatch 3 reads back, got that it was given up"):
         rows.block_until_ready()

@@ -6,7 +6,6 @@ from support.models import model
 
 import ampjax as amp
 from ampjax.engine.executor import Executor
-from ampjax.engine.kernels.launch import Launch
 from ampjax.hosts.operations import CHANGE, FEED, FORGET, LAUNCH, PUT, TAKE, BatchWriter, Names, operations
 from ampjax.sched.decisions.packs import PackMemory
 from ampjax.sched.decisions.parameter_changes import Average, Contribute, Merge, Update
@@ -76,7 +75,7 @@ def test_everything_else():
     writer.feed(Feed("x", key, slots, payload, 9))
     slots[:], payload[:] = 0, 1  # a data set uses its buffers again
     for change in changes:
-        writer.change(change, Launch(7, 0, 0, "forward"))
+        writer.change(change, 7)
     writer.forget()
     feed, *others, last = read(writer, names)
     assert feed.code == FEED and feed.what.arena == key and feed.what.capacity == 9
