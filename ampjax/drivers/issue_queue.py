@@ -98,6 +98,7 @@ class IssueQueue:
 
     Attributes:
       outputs: What has arrived at sinks.
+      n_remembered: Issued dispatches that are remembered, since hosts may turn out not to have carried them out.
     """
 
     def __init__(
@@ -114,14 +115,14 @@ class IssueQueue:
         self._n_dispatches = self._n_messages = 0  # decided since something was carried out
         self._is_broken = False
         self._issued = deque[_Issued]()  # what hosts may not have carried out
-        self._n_issued = 0
+        self.n_remembered = 0
         self._ran: Dispatch | None = None  # its kernels have been issued, not all of its parameter changes
         self._n_changed = 0  # how many of these have
 
     def add(self, dispatches: Sequence[Dispatch] | Decisions, n_done: int = 0) -> None:
         """Adds dispatches that have been decided.
 
-        They wait to be issued with others, unless they are many, or are to be carried out by hosts that need no launches: they wait there. Before one
+        They wait to be issued with others, unless they are many. Those that hosts can take as they are go into the hosts' batches at once. Before one
         that an instrument wants by itself, all that waits is issued.
 
         Args:
@@ -157,14 +158,20 @@ class IssueQueue:
 
     def _has_handed_on(self, decisions: Decisions) -> bool:
         """Hands decisions on as they are, if the executor takes that and nobody needs objects made of them."""
-        run_lines = None if self._executor is None else self._executor.run_lines
-        if run_lines is None or not decisions.says_all or self._waiting or self._instruments.follow_dispatches:
+        executor = None if self._executor is None else self._executor.for_lines
+        must_wait = self._waiting or self._is_broken or self._instruments.follow_dispatches
+        if executor is None or must_wait or not (decisions.says_all and executor.takes_lines(decisions.decided)):
             return False
         if len(decisions):
             self._note_issued(decisions.last, decisions)
             self._is_broken = True
-            run_lines(decisions.decided, self._launch_of.capacities_of)
+            try:
+                executor.run_lines(decisions.decided, self._launch_of.capacities_of)
+            except BaseException:  # a second Ctrl-C, while they were written
+                self._waiting += [Decided(d) for d in decisions if d.number > executor.latest_line]
+                raise
             self._is_broken = False
+            self._forget_finished()
         return True
 
     def _note(self, dispatches: Sequence[Dispatch]) -> None:
@@ -210,14 +217,18 @@ class IssueQueue:
             for _ in range(n):
                 waiting.popleft()
             self._is_broken = False
-        if self._n_issued >= REMEMBERED and executor is not None:
-            oldest = executor.oldest_unfinished()
-            while self._issued and (oldest is None or self._issued[0].last < oldest):
-                self._n_issued -= len(self._issued.popleft().dispatches)
+        self._forget_finished()
         if self._n_dispatches:
             for hook in self._instruments.carried_out:
                 hook()
         self._n_dispatches = self._n_messages = 0
+
+    def _forget_finished(self) -> None:
+        """Forgets what hosts have carried out, now and then."""
+        if self.n_remembered >= REMEMBERED and self._executor is not None:
+            oldest = self._executor.oldest_unfinished()
+            while self._issued and (oldest is None or self._issued[0].last < oldest):
+                self.n_remembered -= len(self._issued.popleft().dispatches)
 
     @property
     def undone(self) -> list[Dispatch]:
@@ -245,7 +256,7 @@ class IssueQueue:
             undone = self._with_lost(self.undone)
             self._waiting.clear()
             self._issued.clear()
-            self._n_issued = 0
+            self.n_remembered = 0
             self._ran, self._is_broken = None, False
             self.outputs.clear()
             made = abandon(self._scheduler, self._executor, undone)
@@ -316,7 +327,7 @@ class IssueQueue:
     def _note_issued(self, last: int, dispatches: Sequence[Dispatch] | Decisions) -> None:
         """Remembers dispatches that hosts may turn out not to have carried out."""
         self._issued.append(_Issued(last, dispatches))
-        self._n_issued += len(dispatches)
+        self.n_remembered += len(dispatches)
 
     def _arrive(self, executor: AnyExecutor, together: Sequence[Decided]) -> None:
         """Keeps what has arrived at sinks."""

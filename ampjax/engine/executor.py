@@ -56,7 +56,7 @@ class Executor:
     """
 
     is_remote = False
-    run_lines = None  # kernels take launches
+    for_lines = None  # kernels take launches
     n_hosts = 1
     timing = None
 

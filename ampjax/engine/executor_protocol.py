@@ -159,6 +159,23 @@ class AnyFences(Protocol):
         ...
 
 
+class TakesLines(Protocol):
+    """Carries dispatches out as compiled loops have written them, without launches made of them (`hosts.HostedExecutor`)."""
+
+    def takes_lines(self, decided: DecidedLines) -> bool:
+        """As `HostedExecutor.takes_lines`."""
+        ...
+
+    def run_lines(self, decided: DecidedLines, capacities: Capacities) -> None:
+        """As `HostedExecutor.run_lines`."""
+        ...
+
+    @property
+    def latest_line(self) -> int:
+        """As `HostedExecutor.latest_line`."""
+        ...
+
+
 class AnyExecutor(Protocol):
     """Carries launches out, in the order in which it gets them (`engine.executor.Executor` says what each method does).
 
@@ -175,6 +192,11 @@ class AnyExecutor(Protocol):
     @property
     def n_hosts(self) -> int:
         """Hosts that carry launches out; 1 for this process."""
+        ...
+
+    @property
+    def for_lines(self) -> TakesLines | None:
+        """What carries dispatches out as compiled loops have written them; None where launches are needed."""
         ...
 
     @property
@@ -204,11 +226,6 @@ class AnyExecutor(Protocol):
     @property
     def can_coalesce(self) -> Callable[[Launch, Launch], bool] | None:
         """As `Executor.can_coalesce`; None where launches are never handed on together."""
-        ...
-
-    @property
-    def run_lines(self) -> Callable[[DecidedLines, Capacities], None] | None:
-        """Carries dispatches out, with their updates, of which there is only what compiled loops have written about them; None where launches are needed."""
         ...
 
     def issue(self, launches: Coalesced) -> None:

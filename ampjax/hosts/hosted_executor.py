@@ -43,7 +43,6 @@ class HostedExecutor:
       timing: Lets hosts time what they carry out.
       sinks: The numbers of the `sink` stages.
       readings: What launches read back, by their numbers.
-      run_lines: Sends dispatches of which there is only what compiled loops have written about them; None if hosts need to know more.
     """
 
     is_remote = True
@@ -52,7 +51,6 @@ class HostedExecutor:
     def __init__(self, plan: Plan, fleet: Fleet, store: HostedStore):
         self.plan, self.fleet, self.store = plan, fleet, store
         self._names, self._lines = Names.of(plan), LineWriter(plan, fleet.layout)
-        self.run_lines = self._run_lines if self._lines.can_write else None
         self.losses, self.fences = HostedLosses(plan, fleet), HostedFences(fleet)
         self.timing = HostedTiming(plan, fleet)
         stages = [stage for stage in plan.stages if stage.kind.is_dispatched]
@@ -67,6 +65,11 @@ class HostedExecutor:
     def n_hosts(self) -> int:
         """Hosts that carry launches out."""
         return self.fleet.layout.n_hosts
+
+    @property
+    def for_lines(self) -> HostedExecutor:
+        """This executor: it carries dispatches out as compiled loops have written them."""
+        return self
 
     # -- launches
 
@@ -125,6 +128,34 @@ class HostedExecutor:
             self.fleet.send_if_many(host)
             self._n_changed = n
             return n
+
+    def run_lines(self, decided: DecidedLines, capacities: Capacities) -> None:
+        """Sends dispatches, with their updates, as compiled loops have written them (`takes_lines`).
+
+        Args:
+          decided: What loops have written.
+          capacities: Of the arenas as they are now.
+
+        Raises:
+          HostError: If a host has failed, in one of these or earlier.
+        """
+        with self.fleet.lock:
+            self._latest, self._n_changed = decided.lines[-1, [c.NUMBER, c.N_DUE]].tolist()
+            for host in self._lines.write(decided, self.fleet.links, capacities):
+                self.fleet.send_if_many(host)
+
+    def takes_lines(self, decided: DecidedLines) -> bool:
+        """Whether lines say all about dispatches that hosts need, and nothing is read back from them.
+
+        Args:
+          decided: What loops have written.
+        """
+        return self._lines.can_write(decided)
+
+    @property
+    def latest_line(self) -> int:
+        """The number of the last dispatch that `run_lines` has added to a batch."""
+        return self._lines.latest
 
     def change(self, change: Change) -> None:
         """Sends a parameter change to the hosts of its nodes.
@@ -185,12 +216,6 @@ class HostedExecutor:
             self.readings.clear()
             for link in self.fleet.links:
                 link.batch.forget()
-
-    def _run_lines(self, decided: DecidedLines, capacities: Capacities) -> None:
-        with self.fleet.lock:
-            self._latest, self._n_changed = decided.lines[-1, [c.NUMBER, c.N_DUE]].tolist()
-            for host in self._lines.write(decided, self.fleet.links, capacities):
-                self.fleet.send_if_many(host)
 
     def _cross(self, launch: Launch, source: int, target: int) -> None:
         """Lets one host read rows and send them, and another write them."""

@@ -11,6 +11,7 @@ from ampjax.hosts.layout import HostLayout
 from ampjax.hosts.operations import BRINGS_UPDATES, LAUNCH, PUT, TAKE, Names
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import Stage
+from ampjax.sched import columns as c
 from ampjax.sched.columns import BACKWARD, N_DIRECTIONS
 from ampjax.sched.decisions.decided_lines import Capacities, DecidedLines
 
@@ -32,7 +33,9 @@ class _Queue(NamedTuple):
       direction: Its direction, by number.
       n_ports: Ports of the stage.
       n_outputs: Its outputs.
-      gradients: How often a row counts as a gradient row, for each of the stage's parameters by node; by that node's number in operations.
+      gradients: For each node whose parameters its stage uses, by number: how many of the stage's nodes do, which is how many gradient rows an input
+        row brings.
+      is_plain: Whether a line says all about its dispatches that hosts need, and nothing is read back from them.
     """
 
     operations: tuple[_Operation, ...]
@@ -41,6 +44,7 @@ class _Queue(NamedTuple):
     n_ports: int
     n_outputs: int
     gradients: Mapping[int, int]
+    is_plain: bool
 
 
 class LineWriter:
@@ -51,21 +55,30 @@ class LineWriter:
       layout: Which host has what.
 
     Attributes:
-      can_write: Whether lines say all about the plan's dispatches that hosts need, and nothing is read back from them.
+      latest: The number of the dispatch that was written last.
     """
 
     def __init__(self, plan: Plan, layout: HostLayout):
         number_of = {name: number for number, name in enumerate(Names.of(plan).nodes)}
         self._updated = [number_of[name] for name in plan.graph.parameterised]
-        dispatched = [stage for stage in plan.stages if stage.kind.is_dispatched]
-        self.can_write = all(_is_plain(stage, layout) for stage in dispatched)
+        self.latest = -1
         self._queues: dict[int, _Queue] = {}
-        for stage in dispatched:
-            uses = Counter(number_of[node.params_name] for node in stage.parameterised)
-            for direction in range(N_DIRECTIONS):
-                shared = stage.number, direction, len(stage.ports), len(stage.outputs), uses
-                queue = stage.number * N_DIRECTIONS + direction
-                self._queues[queue] = _Queue(_operations(stage, direction == BACKWARD, layout), *shared)
+        for stage in plan.stages:
+            if stage.kind.is_dispatched:
+                uses = Counter(number_of[node.params_name] for node in stage.parameterised)
+                shared = len(stage.ports), len(stage.outputs), uses, _is_plain(stage, layout)
+                for direction in range(N_DIRECTIONS):
+                    operations = _operations(stage, direction == BACKWARD, layout)
+                    queue = stage.number * N_DIRECTIONS + direction
+                    self._queues[queue] = _Queue(operations, stage.number, direction, *shared)
+
+    def can_write(self, decided: DecidedLines) -> bool:
+        """Whether lines say all about these dispatches that hosts need, and nothing is read back from them.
+
+        Args:
+          decided: What loops have written about them; and objects made of them would say no more (`Decisions.says_all`).
+        """
+        return all(self._queues[q].is_plain for q in set(decided.lines[:, c.QUEUE].tolist()))
 
     def write(self, decided: DecidedLines, links: Sequence[HostLink], capacities: Capacities) -> set[int]:
         """Adds dispatches to the batches of the hosts that carry them out.
@@ -80,7 +93,7 @@ class LineWriter:
         """
         found, packs, due = set[int](), decided.packs, decided.due.tolist()
         for q, number, n_messages, n_rows, n_due, first, at, length, size, worker in decided.lines.tolist():
-            operations, stage, direction, n_ports, n_outputs, gradients = self._queues[q]
+            operations, stage, direction, n_ports, n_outputs, gradients, _ = self._queues[q]
             at += decided.start
             pack, shared = packs[at : at + length], (n_messages, n_rows, n_ports, n_outputs, size)
             updates, rare = (), 0
@@ -93,9 +106,10 @@ class LineWriter:
                 if code == LAUNCH or n_rows:
                     found.add(host)
                     numbers = code, peer, number, worker, stage, direction, *shared
-                    links[host].batch.plain_launch(numbers, pack, capacities(stage), updates, rare)
+                    links[host].batch.launch_numbers(numbers, pack, capacities(stage), updates, rare)
                     if code == PUT:
                         links[host].needs.add(peer)
+            self.latest = number
         return found
 
 

@@ -118,11 +118,11 @@ class BatchWriter:
             assert isinstance(change, Update)
             updates.append((self._node[change.node], change.count, change.mean_staleness))
         numbers = worker, stage, _DIRECTION[direction], n_messages, n_rows, n_ports, n_outputs, size
-        self.plain_launch((code, peer, number, *numbers), pack, launch.capacities, updates, rare)
+        self.launch_numbers((code, peer, number, *numbers), pack, launch.capacities, updates, rare)
         if rare:
             self._add_rare(launch)
 
-    def plain_launch(
+    def launch_numbers(
         self,
         numbers: Sequence[int],
         pack: np.ndarray,
@@ -130,7 +130,7 @@ class BatchWriter:
         updates: Sequence[tuple[int, int, float]] = (),
         rare: int = 0,
     ) -> None:
-        """Adds a launch, or half of a transfer, that has nothing but what all have.
+        """Adds what all launches and halves of transfers have.
 
         Args:
           numbers: What it is, the other host of a transfer, the launch's number, worker, stage and direction (by number), messages, rows, ports, outputs,
@@ -138,7 +138,7 @@ class BatchWriter:
           pack: As in `Launch`.
           capacities: As in `Launch`.
           updates: The updates that follow: node (by number), gradient rows, mean staleness.
-          rare: `BRINGS_UPDATES` if these are as `Launch.brings_updates` says. Other flags are for `launch`, which adds what they announce.
+          rare: `BRINGS_UPDATES` if these are as `Launch.brings_updates` says. What other flags announce must follow (`launch`).
         """
         self._head += numbers
         self._head += (len(pack), len(capacities), len(updates), rare, *capacities)

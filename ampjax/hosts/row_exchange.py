@@ -168,7 +168,7 @@ class RowExchange:
           peer: The other host.
           launch: The launch of the transfer.
         """
-        self._awaited.append(_Awaited(peer, launch, frozenset(_instances(launch)), frozenset(self._slots_of(launch))))
+        self._awaited.append(_Awaited(peer, launch, frozenset(launch.ids.tolist()), frozenset(self._slots_of(launch))))
         self.write_received()
 
     def write_received(self) -> None:
@@ -192,7 +192,7 @@ class RowExchange:
         """
         if not self._awaited:
             return False
-        own = _instances(launch)
+        own = launch.ids.tolist()
         if any(not awaited.instances.isdisjoint(own) for awaited in self._awaited):
             return True
         slots = [*self._slots_of(launch)]
@@ -295,9 +295,3 @@ class RowExchange:
         self._outgoing.clear()
         self._awaited.clear()
         self.epoch = epoch
-
-
-def _instances(launch: Launch) -> list[int]:
-    """The instances of a launch's messages."""
-    start = 2 * max(launch.size, launch.n_messages)
-    return launch.pack[start : start + launch.n_messages].tolist()

@@ -83,7 +83,7 @@ class Instrument:
 
 HOOKS = [name for name in vars(Instrument) if not name.startswith("_")]
 FOLLOW_DISPATCHES = "decided", "before_kernels", "after_kernels", "after_changes", "carried_out", "done"
-"""Hooks that are called for each dispatch."""
+"""Hooks for which dispatches must be made, and issued one after the other."""
 
 
 class Instruments:
@@ -93,7 +93,7 @@ class Instruments:
       instruments: They are called in this order.
 
     Attributes:
-      follow_dispatches: Whether any has a hook that is called for each dispatch.
+      follow_dispatches: Whether any has one of the hooks `FOLLOW_DISPATCHES`.
     """
 
     decided: list[Callable[[Dispatch], bool | None]]

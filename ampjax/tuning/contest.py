@@ -60,11 +60,11 @@ def contest(
 def _halves(trials: Sequence[Trial]) -> tuple[list[Trial], list[Trial]]:
     """Those in the better half by `standings` or by `prospects`, and the others; the best first.
 
-    On a plateau, where values differ by chance, prospects count examples alone, and a choice that learns slowly from each has the best ones. Where
-    a choice begins slowly, and then learns as the others do, standings would end it.
+    On a plateau, where values differ by chance, all seem to have learned the same: the one with the most examples a second has the best prospects,
+    though it has learned the least from each. Where a choice begins slowly, and then learns as the others do, standings would end it.
     """
     n = (len(trials) + 1) // 2
-    by_value, expected = standings(trials)[:n], prospects(trials)
+    by_value, expected = standings([trial for trial in trials if trial.pieces])[:n], prospects(trials)
     better = [trial for trial in expected if trial in expected[:n] or trial in by_value]
     return better, [trial for trial in expected if trial not in better]
 

@@ -31,7 +31,7 @@ class DecidedLines(NamedTuple):
 
 
 class Decisions:
-    """Dispatches that have been decided together. The objects are made on demand.
+    """Dispatches that have been decided together. The objects are made on demand, if `says_all` each time anew.
 
     Args:
       decided: What loops have written about them.

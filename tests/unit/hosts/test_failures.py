@@ -21,7 +21,10 @@ def test_an_error_on_a_host_names_it_and_leaves_counts_that_are_true(monkeypatch
     there = trainer(pipeline(), optax.sgd(0.1), 2, 2, max_active_keys=4, max_dispatch_size=1, fuse=False, **options)
     data = [{"x": np.float32(i)} for i in range(N)]
     fails_once(monkeypatch, host, after)
-    with pytest.raises(HostError, match=rf"host `host{host}`, dispatch \d+ of `.*`.*(?s:.*)a body's own mistake"):
+    with pytest.raises(
+        HostError,
+        match=rf"host `host{host}`, dispatch \d+ of `.*` \((forward|backward), 1 messages of instances \d+\)(?s:.*)a body's own mistake",
+    ):
         there.fit(data, epochs=1, progress=False)
     for total, rows in there.gradients.values():
         assert float(total) == rows < N
@@ -31,6 +34,32 @@ def test_an_error_on_a_host_names_it_and_leaves_counts_that_are_true(monkeypatch
     for total, rows in there.gradients.values():
         assert float(total) == rows
     assert [state.state for state in there.hosts] == ["running"] * 2
+    there.close()
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize(("host", "after"), [(0, 9), (1, 20), (1, 31)])
+def test_updates_that_a_host_has_not_made_are_taken_back(monkeypatch, host, after, recorded, tmp_path):
+    """Each row has a gradient of 1, and updates add them up: so parameters and what waits count rows. A recording needs objects of all dispatches."""
+    monkeypatch.setattr(fleets, "FEW", 2)
+    monkeypatch.setattr(fleets, "MOST", 3)
+    options = {"affinity": {"a": 0, "b": 1, "loss": 1}, "min_update_interval": 4, "gradient": "sum", "fuse": False}
+    there = trainer(pipeline(), optax.sgd(-1.0), 2, 2, max_active_keys=4, max_dispatch_size=1, **options)
+    data = [{"x": np.float32(i)} for i in range(N)]
+    record = {"record": tmp_path / "run.trace"} if recorded else {}
+    fails_once(monkeypatch, host, after)
+    with pytest.raises(HostError, match="a body's own mistake"):
+        there.fit(data, epochs=1, progress=False, **record)
+
+    def rows_used():
+        waiting = there.gradients
+        assert all(float(total) == rows for total, rows in waiting.values())
+        return {node: float(there.params[node]) + rows for node, (_, rows) in waiting.items()}
+
+    before = rows_used()
+    assert all(0 < rows < N for rows in before.values())
+    there.fit(data, epochs=1, progress=False)
+    assert rows_used() == {node: rows + N for node, rows in before.items()}
     there.close()
 
 

@@ -1,24 +1,28 @@
 """Batches that are written line by line have what they have where launches are made of dispatches."""
 
 from collections import deque
+from dataclasses import fields
 
 import numpy as np
 import pytest
 from support import graphs
 from support.engines import engine, spread
+from support.models import model
 
 from ampjax.cluster import Message
+from ampjax.drivers import issue_queue
 from ampjax.drivers.host_order import in_expected_order
-from ampjax.drivers.run import Loop
+from ampjax.drivers.run import DECIDED_FOR_HOSTS, Loop
 from ampjax.engine.make_launches import Launches
 from ampjax.hosts.fleet import Fleet, Ready
 from ampjax.hosts.host_link import HostLink
 from ampjax.hosts.hosted_executor import HostedExecutor
 from ampjax.hosts.hosts import Place
 from ampjax.hosts.layout import HostLayout
-from ampjax.hosts.operations import LAUNCH, PUT, TAKE, Names, operations
+from ampjax.hosts.operations import FEED, LAUNCH, PUT, TAKE, Names, operations
 from ampjax.sched.decisions.packs import PackMemory
 from ampjax.trace.instruments import Instrument
+from ampjax.unfold.rules.edges import Edges
 
 
 class Host:
@@ -44,46 +48,111 @@ class Follows(Instrument):
         pass
 
 
-def run(make_engine, data, n_hosts, is_followed):
-    """The operations that each host has got."""
-    e = make_engine()
-    hosts, names = [Host() for _ in range(n_hosts)], Names.of(e.plan)
+def hosted(graph, data, settings, instruments=()):
+    """A run over two hosts that has not begun: its loop, the hosts, and what their numbers stand for."""
+    e = engine(graph, spread(graph, 2), (0, 1), check=False, **settings)
+    hosts, names = [Host(), Host()], Names.of(e.plan)
     links = [HostLink(f"host{i}", Place("here", i), host, names, lambda: True) for i, host in enumerate(hosts)]
-    layout = HostLayout(e.plan, range(n_hosts))
-    executor = HostedExecutor(e.plan, Fleet(e.plan, layout, lambda: Ready(links, frozenset(), lambda: None)), None)
-    loop = Loop(e.scheduler, executor, e.sources(data), [Follows()] if is_followed else [])
+    fleet = Fleet(e.plan, HostLayout(e.plan, (0, 1)), lambda: Ready(links, frozenset(), lambda: None))
+    return Loop(e.scheduler, HostedExecutor(e.plan, fleet, None), e.sources(data), instruments), hosts, names
+
+
+def run(graph, data, settings, is_followed):
+    """The operations that each host has got, and the number of the last dispatch that went there as a line; -1 if none did."""
+    loop, hosts, names = hosted(graph, data, settings, [Follows()] if is_followed else [])
     for _ in in_expected_order(loop):
         pass
-    executor.fleet.send(range(n_hosts))
-    assert e.scheduler.idle
-    return [[op for batch in host.got for op in operations(batch, names, PackMemory())] for host in hosts]
+    assert loop.scheduler.idle
+    loop.executor.fleet.send([0, 1])
+    found = [[told(op) for batch in host.got for op in operations(batch, names, PackMemory())] for host in hosts]
+    return found, loop.executor.latest_line
 
 
 def told(operation):
-    """An operation as plain data."""
-    what = operation.what._asdict() if operation.code in (LAUNCH, TAKE, PUT) else vars(operation.what)
-    what.pop("place", None)  # where a pack lies in what the host has received
-    return operation.code, operation.peer, operation.number, {key: plain(value) for key, value in what.items()}
+    """An operation as plain data, but for where a pack lies in what was received."""
+    what = operation.what
+    named = what._asdict() if isinstance(what, tuple) else {f.name: getattr(what, f.name) for f in fields(what)}
+    return operation.code, operation.peer, operation.number, {k: plain(v) for k, v in named.items() if k != "place"}
 
 
 def plain(value):
-    return value.tolist() if isinstance(value, np.ndarray) else value
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, Edges):
+        return {name: plain(each) for name, each in vars(value).items()}
+    return [plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
+FEW = {"max_dispatch_size": 4, "max_active_keys": 6}
+
+
+@pytest.mark.parametrize("fuse", [False, True])
 @pytest.mark.parametrize("interval", [1, 3, 1000])
-def test_hosts_get_the_same_operations(interval, monkeypatch):
-    graph, data = graphs.chain(4), graphs.chain_data(40)
-    how = {"fuse": False, "check": False, "max_dispatch_size": 4, "max_active_keys": 6, "interval": interval}
-
-    def make_engine():
-        return engine(graph, spread(graph, 2), (0, 1), **how)
-
-    launches = run(make_engine, data, 2, is_followed=True)
+def test_hosts_get_the_same_operations_without_objects(interval, fuse, monkeypatch):
+    how = graphs.chain(4), graphs.chain_data(40), FEW | {"interval": interval, "fuse": fuse}
+    launches, latest = run(*how, is_followed=True)
+    assert latest == -1
     monkeypatch.setattr(Launches, "__call__", None)  # nobody makes one
-    lines = run(make_engine, data, 2, is_followed=False)
-    for by_line, by_launch in zip(lines, launches, strict=True):
-        assert [told(operation) for operation in by_line] == [told(operation) for operation in by_launch]
-        assert {operation.code for operation in by_line} >= {LAUNCH, TAKE, PUT}
-    updates = [op.what for host in lines for op in host if op.code == LAUNCH and op.what.changes]
-    assert bool(updates) == (interval < 1000)
-    assert any(launch.brings_updates for launch in updates) == (interval < 1000)
+    lines, latest = run(*how, is_followed=False)
+    assert lines == launches and latest > 0
+    assert {code for host in lines for code, *_ in host} == {FEED, LAUNCH, TAKE, PUT}
+    updates = [what for host in lines for code, _, _, what in host if code == LAUNCH and what["changes"]]
+    assert bool(updates) == any(what["brings_updates"] for what in updates) == (interval < 1000)
+
+
+LINES = {
+    "loop": (graphs.rnn(), graphs.rnn_data([3, 5, 2, 4]), {"interval": 4}),
+    "shared parameters": (graphs.tied(), graphs.tied_data([3, 1, 4, 2]), {"interval": 2}),
+    "sinks": (graphs.with_sinks(), [{"x": np.ones(2, np.float32), "label": np.float32(0)}] * 9, {"interval": 3}),
+    "budgets": (graphs.chain(4), graphs.chain_data(30), {"interval": 2, "budgets": {"f1": 0}}),
+    **{name: (*model(name), {"interval": 5}) for name in ("trees", "tagger")},
+    "controller": (graphs.chain(4), graphs.chain_data(12), {"flush_every": 3}),
+}
+"""Graphs, data and settings with which some dispatches at least go to hosts as lines."""
+
+OBJECTS = {
+    "ragged": (graphs.repeating(), [graphs.repeating_instance(n) for n in (2, 3, 4)], {"interval": 2}),
+    "stashed weights": (graphs.chain(4), graphs.chain_data(20), {"interval": 2, "stashed": ("f1",)}),
+    "estimated weights": (graphs.chain(4), graphs.chain_data(20), {"interval": 2, "estimated": ("f1",)}),
+    "dropped gradients": (graphs.chain(4), graphs.chain_data(20), {"interval": 2, "stalest": {"f0": 0}}),
+    "molecules": (*model("molecules"), {"interval": 5}),
+}
+"""Those with which none does."""
+
+
+@pytest.mark.parametrize("name", [*LINES, *OBJECTS])
+def test_hosts_get_the_same_operations(name):
+    graph, data, settings = (LINES | OBJECTS)[name]
+    by_line, latest = run(graph, data, FEW | settings, is_followed=False)
+    assert (latest > 0) == (name in LINES)
+    assert run(graph, data, FEW | settings, is_followed=True) == (by_line, -1)
+
+
+def test_what_an_interrupt_leaves_unwritten_is_undone(monkeypatch):
+    loop, *_ = hosted(graphs.chain(4), graphs.chain_data(40), FEW)
+    capacities_of, left = Launches.capacities_of, [21]
+
+    def interrupted(self, stage):
+        left[0] -= 1
+        if not left[0]:
+            raise KeyboardInterrupt
+        return capacities_of(self, stage)
+
+    advance, decided = loop.scheduler.advance, []
+    monkeypatch.setattr(loop.scheduler, "advance", lambda *how: decided.append(advance(*how)) or decided[-1])
+    monkeypatch.setattr(Launches, "capacities_of", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        for _ in in_expected_order(loop):
+            pass
+    latest, undone = loop.executor.latest_line, [dispatch.number for dispatch in loop.queue.undone]
+    assert latest > 0 and undone == list(range(latest + 1, decided[-1].last + 1))
+
+
+def test_what_hosts_have_done_is_forgotten_while_a_run_goes_on(monkeypatch):
+    monkeypatch.setattr(issue_queue, "REMEMBERED", 40)
+    loop, *_ = hosted(graphs.chain(4), graphs.chain_data(200), FEW)
+    most = 0
+    for _ in in_expected_order(loop):
+        loop.executor.fleet.send([0, 1])
+        most = max(most, loop.queue.n_remembered)
+    assert 0 < most < 40 + DECIDED_FOR_HOSTS
