@@ -125,12 +125,12 @@ def _common_s(trials: Sequence[Trial]) -> float:
 def _round(
     alive: Sequence[Trial], trials: Sequence[Trial], budget: Budget, until_s: float, progress: Callable[[], object]
 ) -> None:
-    """Lets trials go on, in turn, until a time, or until none of them can win any more."""
-    while budget.spent_s < until_s:
-        budget.check()
+    """Lets trials go on, in turn, until a time, and a piece at least; or until none of them can win any more."""
+    while True:
         able = [trial for trial in alive if _may_win(trial, trials)]
-        if not able:
+        if not able or (budget.spent_s >= until_s and all(trial.pieces for trial in able)):
             return
+        budget.check()
         min(able, key=lambda trial: trial.seconds[-1]).advance(budget)
         progress()
 

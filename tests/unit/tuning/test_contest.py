@@ -45,6 +45,15 @@ def test_the_worse_half_ends_after_each_round():
     assert trials[3].pieces > trials[2].pieces > trials[1].pieces == trials[0].pieces == 5
 
 
+def test_nobody_ends_who_has_not_trained_at_all():
+    """A round of 8 s, in which two of four pieces fit; the best one is the last to train."""
+    clock = Clock()
+    trials = [Told(clock, rate, 2.0) for rate in (0.01, 0.02, 0.03, 0.04)]
+    ranked = contest(list(trials), nobody, Budget(32.0, clock))
+    assert all(trial.pieces for trial in trials)
+    assert ranked[0] is trials[-1]
+
+
 def test_the_budget_is_kept_and_the_piece_that_goes_beyond_does_not_count():
     clock = Clock()
     trials = [Told(clock, 0.001, 4.0)]
