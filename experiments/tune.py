@@ -119,7 +119,7 @@ MODELS: Mapping[str, Model] = {
     ),
     "qm9": Model(
         qm9,
-        qm9.Qm9Options(),
+        qm9.Qm9Options(n_train=10_000),
         8.8,
         {
             "max_active_keys": (4, 16, 64),
