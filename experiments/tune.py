@@ -128,7 +128,7 @@ MODELS: Mapping[str, Model] = {
             "policy": ("balanced", "backward_first"),
             "min_admission": (1,),
         },
-        optax.adam(3e-4),
+        optax.adam(1e-3),
     ),
     "mnist": Model(mnist, mnist.MnistOptions(), 0.96, {**IN_FLIGHT, "max_dispatch_size": (1, 4)}),
     "wikiner": Model(wikiner, wikiner.WikinerOptions(), 0.9, {**IN_FLIGHT, "max_dispatch_size": (256, 2048)}),
