@@ -25,8 +25,7 @@ class Launches:
         self._capacities: dict[int, tuple[int, ...]] = {}  # of stages' outputs
         self._n_slots = -1  # of all arenas, when they were looked up
         self._stages = [
-            (stage, len(stage.ports), len(stage.outputs), stage.ragged or stage.random or stage.kind.reads_table)
-            for stage in scheduler.plan.stages
+            (stage, len(stage.ports), len(stage.outputs), stage.needs_contents) for stage in scheduler.plan.stages
         ]
 
     def __call__(self, d: Dispatch) -> Launch:

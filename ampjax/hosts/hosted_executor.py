@@ -112,16 +112,17 @@ class HostedExecutor:
             if launch.stage == CHANGES_ONLY:
                 return 0
             layout = self.fleet.layout
-            if launch.direction == BACKWARD and launch.stage in layout.idle_backward:
+            is_back = launch.direction == BACKWARD
+            if is_back and launch.stage in layout.idle_backward:
                 return 0
-            crossing = layout.crossings.get(launch.stage)
-            if crossing is not None:
-                self._cross(launch, *crossing[:2])
+            ends = layout.ends(launch.stage, is_back)
+            if ends is not None:
+                self._cross(launch, *ends)
                 return 0
             host = layout.host_of_stage[launch.stage]
             link, n = self.fleet.links[host], self._n_own(launch.changes, host)
             link.batch.launch(launch if n == len(launch.changes) else launch._replace(changes=launch.changes[:n]))
-            if launch.direction != BACKWARD and (launch.stage in self._chooses or launch.stage in self.sinks):
+            if not is_back and (launch.stage in self._chooses or launch.stage in self.sinks):
                 self.readings[launch.number] = RemoteRows(link, launch.number, lambda: self.fleet.send([host]))
             if launch.stage in self._chooses:
                 self.fleet.send([host])
@@ -217,13 +218,11 @@ class HostedExecutor:
             for link in self.fleet.links:
                 link.batch.forget()
 
-    def _cross(self, launch: Launch, source: int, target: int) -> None:
+    def _cross(self, launch: Launch, start: int, end: int) -> None:
         """Lets one host read rows and send them, and another write them."""
-        is_back = launch.direction == BACKWARD
         if not launch.n_rows:
             return
         bare = launch._replace(changes=()) if launch.changes else launch
-        start, end = (target, source) if is_back else (source, target)
         self.fleet.links[start].batch.launch(bare, TAKE, end)
         self.fleet.links[end].batch.launch(bare, PUT, start)
         self.fleet.links[end].needs.add(start)
@@ -259,11 +258,12 @@ class HostedExecutor:
           launch: The launch; its slots are the trash slot.
           capacities: Rows of the arenas that it reads.
         """
-        crossing = self.fleet.layout.crossings.get(launch.stage)
-        if crossing is None:
-            self._warm(self.fleet.layout.host_of_stage[launch.stage], launch, capacities, "whole")
-        elif launch.direction != BACKWARD or crossing[2]:
-            start, end = crossing[:2] if launch.direction != BACKWARD else (crossing[1], crossing[0])
+        layout, is_back = self.fleet.layout, launch.direction == BACKWARD
+        ends = layout.ends(launch.stage, is_back)
+        if ends is None:
+            self._warm(layout.host_of_stage[launch.stage], launch, capacities, "whole")
+        elif not is_back or launch.stage not in layout.idle_backward:
+            start, end = ends
             self._warm(start, launch, capacities, "take")
             self._warm(end, launch, capacities, "put")
 

@@ -21,7 +21,6 @@ class HostLayout:
       host_of_stage: The host of each stage's outputs.
       host_of_node: The host of each node's parameters.
       idle_backward: The transfer stages whose backward launches do nothing.
-      crossings: The transfer stages whose rows travel from one host to another: the two hosts, and whether gradients come back.
     """
 
     def __init__(self, plan: Plan, host_of_space: Sequence[int]):
@@ -32,12 +31,12 @@ class HostLayout:
         self.host_of_stage = {stage.number: host_of_space[stage.space] for stage in stages}
         self.host_of_node = {node: self._host_of_worker[worker] for node, worker in plan.worker_of.items()}
         self.idle_backward = frozenset(s.number for s in stages if s.kind.is_transfer and not needs_backward(s))
-        self.crossings: dict[int, tuple[int, int, bool]] = {}
+        self._crossings: dict[int, tuple[int, int]] = {}
         readers: dict[ArenaKey, dict[int, None]] = {}
         for stage in stages:
             ends = [host_of_space[space] for space in stage.spaces]
             if ends[0] != ends[-1]:
-                self.crossings[stage.number] = ends[0], ends[-1], needs_backward(stage)
+                self._crossings[stage.number] = ends[0], ends[-1]
             for port in stage.ports:
                 if port.space == HOST:
                     readers.setdefault(port.arena, {})[self.host_of_stage[stage.number]] = None
@@ -50,6 +49,18 @@ class HostLayout:
           worker: Its number.
         """
         return self._host_of_worker[worker]
+
+    def ends(self, stage: int, is_back: bool) -> tuple[int, int] | None:
+        """From which host to which the rows of a transfer stage travel, or their gradients; None for a stage that is on one host.
+
+        Args:
+          stage: Its number.
+          is_back: Whether gradients travel.
+        """
+        if (crossing := self._crossings.get(stage)) is None:
+            return None
+        source, target = crossing
+        return (target, source) if is_back else crossing
 
     def readers(self, arena: ArenaKey) -> tuple[int, ...]:
         """The hosts that read what is pumped into an arena in host memory.

@@ -115,7 +115,7 @@ class LineWriter:
 
 def _is_plain(stage: Stage, layout: HostLayout) -> bool:
     """Whether a line says all about a stage's dispatches, nothing is read back from them, and their updates are of nodes of the same host."""
-    has_more = stage.ragged or stage.random or stage.kind.reads_table or stage.chain is not None
+    has_more = stage.needs_contents or stage.chain is not None
     is_read = stage.kind.is_sink or stage.route_by is not None
     host = layout.host_of_stage[stage.number]
     return not (has_more or is_read) and all(layout.host_of_node[node] == host for node in stage.params)
@@ -123,10 +123,10 @@ def _is_plain(stage: Stage, layout: HostLayout) -> bool:
 
 def _operations(stage: Stage, is_back: bool, layout: HostLayout) -> tuple[_Operation, ...]:
     """What hosts do of a stage's dispatches in one direction, in this order."""
-    crossing = layout.crossings.get(stage.number)
     if is_back and stage.number in layout.idle_backward:
         return ()
-    if crossing is None:
+    ends = layout.ends(stage.number, is_back)
+    if ends is None:
         return (_Operation(layout.host_of_stage[stage.number], LAUNCH, 0),)
-    start, end = (crossing[1], crossing[0]) if is_back else crossing[:2]
+    start, end = ends
     return _Operation(start, TAKE, end), _Operation(end, PUT, start)

@@ -195,6 +195,11 @@ class Stage:
         """Whether its messages hold any number of rows."""
         return bool(self.ports) and self.ports[0].type.ragged
 
+    @property
+    def needs_contents(self) -> bool:
+        """Whether a launch of it needs more of its messages than the slots of their rows."""
+        return self.ragged or self.random or self.kind.reads_table
+
     @functools.cached_property
     def arenas(self) -> tuple[ArenaKey, ...]:
         """The arena of each output."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ampjax.plan.stages import Stage
-from ampjax.sched.decisions.packs import rows_of
+from ampjax.sched.decisions.packs import ids_of, rows_of
 from ampjax.sched.decisions.parameter_changes import Change
 
 DIRECTIONS = FORWARD, BACKWARD, INFER, UPDATE = "forward", "backward", "infer", "update"
@@ -81,8 +81,7 @@ class Dispatch(NamedTuple):
     @property
     def ids(self) -> np.ndarray:
         """`[n_messages]`: the numbers of their instances."""
-        start = 2 * (self.size or self.n_messages)
-        return self.pack[start : start + self.n_messages]
+        return ids_of(self.pack, self.n_messages, self.size)
 
     @property
     def rows(self) -> list[np.ndarray]:

@@ -59,6 +59,21 @@ def rows_of(pack: np.ndarray, n_messages: int, n_sections: int, size: int) -> li
     return found
 
 
+def ids_of(pack: np.ndarray, n_messages: int, size: int) -> np.ndarray:
+    """Gives the numbers of the instances of a pack's messages.
+
+    Args:
+      pack: The pack, int32.
+      n_messages: Messages in it.
+      size: The padded size; 0 if it is not padded.
+
+    Returns:
+      The numbers `[n_messages]`, a view of the pack.
+    """
+    start = 2 * (size or n_messages)
+    return pack[start : start + n_messages]
+
+
 def unpadded(rows: Sequence[np.ndarray]) -> np.ndarray:
     """Makes a pack of no messages that is not padded.
 
