@@ -28,9 +28,9 @@ from ampjax.utils.wait_with_warning import wait_with_warning
 FENCE_EVERY = 16
 """Dispatches between two fences on a worker's device."""
 
-HOSTS_FENCE_EVERY, HOSTS_AHEAD = 64, 192
-"""The same where workers are on hosts, and how many a worker may be sent before it has done them: some batches, so that a host has one while another is
-on its way, and the driver seldom has to be woken; but fewer than a host's window holds, so that it is here that the driver waits."""
+HOSTS_FENCE_EVERY, HOSTS_AHEAD = 64, 320
+"""The same where workers are on hosts, and how many a worker may be sent before it has done them: several batches, so that no host runs out of work while
+the driver waits for another one or for a core; but fewer than a host's window holds, so that it is here that the driver waits."""
 
 HOSTS_HEARD_EVERY = 256
 """Dispatches after which a driver of many workers on hosts lets others in its event loop go on, at the latest."""

@@ -21,7 +21,7 @@ from ampjax.hosts.layout import HostLayout
 from ampjax.hosts.operations import MadeFor
 from ampjax.plan.planner import Plan
 
-FEW, MOST = 32, 128
+FEW, MOST = 32, 64
 """Operations in a batch, from which on it is sent: to a host that has nothing else to do, and to one that has."""
 
 

@@ -109,6 +109,11 @@ class Host:
             return None
         return message or self._driver.receive(1.0)
 
+    def _say_what_is_done(self) -> None:
+        """Says which batches are done, without waiting for any: the driver decides on more meanwhile."""
+        while self._under_way and all(fence.is_ready() for fence in self._under_way[0][1]):
+            self._wait_for_oldest()
+
     def _wait_for_oldest(self) -> None:
         sequence, fences = self._under_way.popleft()
         self._rows.send_all(sequence)
@@ -128,6 +133,8 @@ class Host:
         try:
             waiting = list(operations(message.arrays, self._names, self._memory))
             while self._n_done < len(waiting):
+                launch = None  # a batch that turns out to have failed is an earlier one
+                self._say_what_is_done()
                 first = waiting[self._n_done]
                 launch = first.what if isinstance(first.what, Launch) else None
                 self._n_done += self._carry_out(first, islice(waiting, self._n_done + 1, None))
@@ -135,6 +142,7 @@ class Host:
             if self._timer is not None:
                 self._timer.collect()
             self._under_way.append((sequence, self._fences()))
+            launch = None
             while len(self._under_way) > AHEAD:
                 self._wait_for_oldest()
         except GivenUp:

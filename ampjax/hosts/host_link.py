@@ -18,7 +18,7 @@ from ampjax.hosts.operations import BatchWriter, MadeFor, Names
 from ampjax.hosts.questions import question
 from ampjax.sched.decisions.dispatch import DIRECTIONS
 
-WINDOW = 4
+WINDOW = 8
 """Batches that a host has been sent and has not done, at most."""
 
 _TURN_S = 0.001
