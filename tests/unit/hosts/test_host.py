@@ -68,7 +68,8 @@ def test_a_host_says_that_a_batch_is_done_while_it_carries_out_the_next_one(late
 
 def test_a_host_waits_for_no_batch_before_it_must():
     happened = happens(late=2 * EACH + 1)
-    assert [each for each in happened if each != "operation"] == [("done", 1)]  # when the third was issued: more may not be under way
+    # The third batch has been issued: no more may be under way.
+    assert [each for each in happened if each != "operation"] == [("done", 1)]
     assert happened.count("operation") == 3 * EACH
 
 
