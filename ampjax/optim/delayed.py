@@ -19,6 +19,8 @@ from ampjax.optim.transform import transform
 
 Tree = Any
 
+_ONE_FOR_EACH = "Give one number for all parameters, or one for each key of theirs."
+
 
 @dataclass(frozen=True)
 class RandomDelay:
@@ -112,7 +114,8 @@ def delayed(
       A transform whose state keeps the queue.
 
     Raises:
-      SettingsError: If a delay is no whole number of at least 0.
+      SettingsError: If a delay is no whole number of at least 0, or there is none; and from the transform's `init` if a tree of delays does not
+        fit the parameters.
 
     >>> tx = delayed(optax.sgd(1.0), 1)
     >>> params, state = jnp.array(0.0), tx.init(jnp.array(0.0))
@@ -127,10 +130,16 @@ def delayed(
     if isinstance(delay, RandomDelay) or not isinstance(delay, (Mapping, list, tuple)):
         return _delayed(tx, delay if isinstance(delay, RandomDelay) else _checked(delay), sync)
     delays = jax.tree.map(_checked, delay)
+    if not jax.tree.leaves(delays):
+        raise SettingsError("delayed, `delay`", "whole numbers of at least 0", f"{delay!r}", _ONE_FOR_EACH)
     each: dict[Any, Any] = {str(one): _delayed(tx, one, sync) for one in sorted(set(jax.tree.leaves(delays)))}
 
     def labels(params: Tree) -> Tree:
-        return jax.tree.map(lambda one, part: jax.tree.map(lambda _: str(one), part), delays, params)
+        try:
+            return jax.tree.map(lambda one, part: jax.tree.map(lambda _: str(one), part), delays, params)
+        except ValueError:
+            wanted, got = f"a tree like {jax.tree.structure(params)}, or like its upper levels", f"{delay!r}"
+            raise SettingsError("delayed, `delay`", wanted, got, _ONE_FOR_EACH) from None
 
     return optax.with_extra_args_support(optax.partition(each, labels))
 

@@ -87,7 +87,7 @@ class Search:
                 "tune, `budget_s`",
                 "enough to try a single choice",
                 f"{self.budget.seconds:g} s, spent after {len(self.prepared)} plans were compiled and {sum(c.simulated is not None for c in self.choices)} choices simulated",
-                "Give several times that; or fewer values in `space`, since most of it went into compiling for the largest.",
+                "Give several times that, or fewer values in `space`: kernels are compiled for the largest of them.",
             )
         return self._tuned(trials, seed)
 

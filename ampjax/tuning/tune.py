@@ -64,7 +64,8 @@ def tune(
       tx: The optax transform of every parameterised node that has none of its own; by default `optax.adam(1e-3)`.
       target: The value of the metric to reach; None to get as far as possible.
       metric: A validation metric: `loss`, or a metric that the losses' bodies return. Losses and errors should fall, all others rise.
-      budget_s: The most seconds for everything, compilations included. It ends at most one kernel's compilation, or one simulated pass, later.
+      budget_s: The most seconds for everything, compilations included. It ends at most a simulated pass later, or, as the first plan is made
+        in any case, the compilation of that: a second, ten without a compilation cache.
       valid: Validation instances; by default a tenth of `data`, 1000 at most, is held out.
       space: Values to choose from, by name; settings that it does not name get usual values (`{"workers": (1,)}` keeps one worker).
       cost: As for `Trainer`: tunes for the machine of a cost model and judges by seconds of virtual time; the budget is in seconds of this

@@ -21,7 +21,7 @@ def staleness_of(remedy: str, staleness: Any) -> jax.Array:
       SettingsError: If there was none.
     """
     if staleness is None:
-        fix = "Nodes of a graph pass it, runners and `ampjax.optim.delayed`; else pass it to `tx.update`."
+        fix = "Nodes of a graph pass it, `get_runner(sync=False)` and `ampjax.optim.delayed`. A `Table` of your own, and so `TableEmbed`, does not: leave the remedy out there. Else pass it to `tx.update`."
         raise SettingsError(f"`{remedy}`, update", "the extra argument `staleness`", "none", fix)
     return jnp.asarray(staleness, jnp.float32)
 

@@ -38,7 +38,7 @@ def scale_by_staleness(exponent: float = 1.0) -> optax.GradientTransformationExt
     >>> float(updates["w"])
     -2.0
     """
-    _require("scale_by_staleness, `exponent`", exponent, exponent >= 0)
+    _require("scale_by_staleness, `exponent`", "at least 0", exponent, exponent >= 0)
     return _scaled("scale_by_staleness", lambda staleness: (1 + staleness) ** -exponent)
 
 
@@ -58,7 +58,7 @@ def anneal_by_staleness(n_updates: int) -> optax.GradientTransformationExtraArgs
     Raises:
       SettingsError: If it is below 1.
     """
-    _require("anneal_by_staleness, `n_updates`", n_updates, n_updates >= 1)
+    _require("anneal_by_staleness, `n_updates`", "at least 1", n_updates, n_updates >= 1)
 
     def init(params: Any) -> optax.ScaleByScheduleState:
         return optax.ScaleByScheduleState(jnp.zeros((), jnp.int32))
@@ -91,8 +91,10 @@ def damp_by_staleness(rate: float = 0.1, cutoff: float = 32.0) -> optax.Gradient
     Raises:
       SettingsError: If the rate is negative, or the cutoff not above 0.
     """
-    _require("damp_by_staleness, `rate`", rate, rate >= 0)
-    _require("damp_by_staleness, `cutoff`", min(cutoff, sys.float_info.max), cutoff > 0)  # infinity is allowed
+    _require("damp_by_staleness, `rate`", "at least 0", rate, rate >= 0)
+    _require(
+        "damp_by_staleness, `cutoff`", "above 0", min(cutoff, sys.float_info.max), cutoff > 0
+    )  # infinity is allowed
 
     def scale(staleness: jax.Array) -> jax.Array:
         cosine = jnp.cos(jnp.pi / 2 * jnp.minimum(staleness / cutoff, 1.0))
@@ -115,6 +117,6 @@ def _times(updates: Any, by: jax.Array) -> Any:
     return jax.tree.map(lambda u: (u * by).astype(jnp.result_type(u)), updates)
 
 
-def _require(where: str, value: float, holds: bool) -> None:
+def _require(where: str, wanted: str, value: float, holds: bool) -> None:
     if not holds or not math.isfinite(value):
-        raise SettingsError(where, "a number in its range", f"{value}", "See the docstring for what it can be.")
+        raise SettingsError(where, f"a number {wanted}", f"{value}", "The docstring says what it does.")

@@ -34,9 +34,9 @@ def checked_ids(row_ids: Any, n_rows: int, call: str) -> np.ndarray:
         raise TableError(f"{call}, row ids", "one axis, [n]", f"shape {ids.shape}", "Flatten them with `.reshape(-1)`.")
     outside = np.flatnonzero((ids < 0) | (ids >= n_rows))
     if len(outside):
-        first = outside[0]
+        first, others = outside[0], f", and {len(outside) - 1} more outside" if len(outside) > 1 else ""
         raise TableError(
-            f"{call}, row ids", f"ids in [0, {n_rows})", f"{ids[first]} at place {first}, and {len(outside) - 1} more outside",
+            f"{call}, row ids", f"ids in [0, {n_rows})", f"{ids[first]} at place {first}{others}",
             "A negative id does not count from the end; clip or mask ids before the call.",
         )  # fmt: skip
     return ids.astype(np.int64, copy=False)

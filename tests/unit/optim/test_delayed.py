@@ -112,7 +112,14 @@ def test_drawn_delays_are_those_of_the_probabilities(seed):
     assert told.max() <= delay.most
 
 
-@pytest.mark.parametrize("delay", [-1, 1.5, {"a": -2}, True, "2"])
+@pytest.mark.parametrize("delay", [{"a": 1}, {"a": 1, "b": 0, "c": 0}, {"b": 2, "x": 0}, [1, 0]])
+def test_trees_of_delays_that_do_not_fit_the_parameters(delay):
+    params = {"a": jnp.zeros(2), "b": {"c": jnp.zeros(1)}}
+    with pytest.raises(SettingsError, match=r"`delay`: expected a tree like .*, or like its upper levels, got "):
+        delayed(optax.sgd(0.1), delay).init(params)
+
+
+@pytest.mark.parametrize("delay", [-1, 1.5, {"a": -2}, True, "2", [], {}])
 def test_delays_that_are_none(delay):
     with pytest.raises(SettingsError, match="whole numbers of at least 0"):
         delayed(optax.sgd(0.1), delay)
