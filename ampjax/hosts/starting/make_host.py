@@ -19,8 +19,9 @@ from ampjax.hosts.layout import HostLayout
 from ampjax.ir.graph import Graph
 from ampjax.plan.planner import Plan, make_plan
 
-BETWEEN_HOSTS = Window(messages=2 * WINDOW * MOST, nbytes=1 << 40)
-"""Rows under way from one host to another: they are bounded by what the driver has decided, so that nobody has to wait to send."""
+BETWEEN_HOSTS = Window(messages=4 * WINDOW * MOST, nbytes=1 << 40)
+"""Rows under way from one host to another. They are bounded by what the driver has decided, so that nobody has to wait to send: by the batches
+that it has sent to the receiver and the one that it fills, each of fewer than `MOST` operations and those of one more call of the scheduler."""
 
 
 @dataclass(frozen=True, eq=False)

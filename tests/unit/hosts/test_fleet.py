@@ -7,8 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.effort import examples
 
+from ampjax.drivers.run import DECIDED_FOR_HOSTS
 from ampjax.hosts import fleet as fleets
 from ampjax.hosts.fleet import Fleet, Ready
+from ampjax.hosts.host_link import WINDOW
+from ampjax.hosts.starting.make_host import BETWEEN_HOSTS
 
 N = 4
 
@@ -102,3 +105,9 @@ def test_nobody_waits_for_ever(most, decided):
         assert not any(host.batch.n or host.queue for host in hosts)
     finally:
         fleets.FEW, fleets.MOST = few, many
+
+
+def test_a_host_never_waits_to_send_rows_to_another():
+    """All that the receiver has not done are the batches that it was sent, and the one that is being filled."""
+    largest = fleets.MOST - 1 + DECIDED_FOR_HOSTS
+    assert (WINDOW + 1) * largest <= BETWEEN_HOSTS.messages
