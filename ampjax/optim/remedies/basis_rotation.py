@@ -44,6 +44,9 @@ def scale_by_rotated_adam(
     errors by their own size. The first gradient makes the first basis and no update. SOAP follows the eigenvectors by power iteration; here they
     are computed anew. Other parameters get Adam, from the second gradient on. It needs no staleness. Put `optax.scale(-learning_rate)` behind it.
 
+    As long as gradients have a lower rank than their matrix, as those of single examples have, rounding chooses the eigenvectors outside of their
+    span. So two runs that are equal but for rounding soon differ.
+
     Memory: Adam's, and for a matrix `[m, n]` another `2 m² + 2 n²`.
 
     Args:
