@@ -7,6 +7,8 @@ drawn.
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,6 +23,7 @@ def is_threefry(key: Array) -> bool:
     return jax.random.key_data(key).shape == (2,) and str(jax.random.key_impl(key)) == "threefry2x32"
 
 
+@partial(jax.jit, inline=True)
 def blocks(key: Array, counts: Array) -> tuple[Array, Array]:
     """Threefry-2x32 with 20 rounds of the blocks (0, count).
 

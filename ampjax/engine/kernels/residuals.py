@@ -53,13 +53,11 @@ class Residuals:
         Returns:
           Its outputs, and what is to be recorded, each `[k, ...]`.
         """
-        if self.places is None:
-            outs, pull = row_vjp(program, params, inputs, seeds)
-            leaves = jax.tree.leaves(pull)
-            return outs, [leaves[i] for i in self.leaves]
         traced = _Trace(program, params, inputs, seeds)
-        made = traced.values([*traced.outs, *traced.at(self.places)])
-        return jax.tree.unflatten(traced.structure, made[: len(traced.outs)]), made[len(traced.outs) :]
+        recorded = [traced.leaves[i] for i in self.leaves] if self.places is None else traced.at(self.places)
+        made = traced.values([*traced.outs, *recorded])
+        n = len(traced.outs)
+        return jax.tree.unflatten(traced.structure, made[:n]), made[n:]
 
     def backward(
         self, program: Program, params: Any, inputs: Any, seeds: Any, recorded: Sequence[jax.Array]
@@ -76,28 +74,31 @@ class Residuals:
         Returns:
           Its outputs, and its pullback.
         """
-        outs, pull = row_vjp(program, params, inputs, seeds)
-        if self.places is not None:
-            traced = _Trace(program, params, inputs, seeds)
-            recorded = traced.follow(traced.at(self.places), recorded, [traced.leaves[i] for i in self.leaves])
-        leaves, structure = jax.tree.flatten(pull)
-        for i, value in zip(self.leaves, recorded, strict=True):
-            leaves[i] = value
-        return outs, jax.tree.unflatten(structure, leaves)
+        if not self.leaves:
+            return row_vjp(program, params, inputs, seeds)
+        traced = _Trace(program, params, inputs, seeds)
+        wanted = [traced.leaves[i] for i in self.leaves]
+        if self.places is None:
+            found = dict(zip(self.leaves, recorded, strict=True))
+        else:
+            found = dict(zip(self.leaves, traced.follow(traced.at(self.places), recorded, wanted), strict=True))
+        others = [i for i in range(len(traced.leaves)) if i not in found]
+        made = traced.values([*traced.outs, *(traced.leaves[i] for i in others)])
+        n = len(traced.outs)
+        found.update(zip(others, made[n:], strict=True))
+        leaves = [found[i] for i in range(len(traced.leaves))]
+        return jax.tree.unflatten(traced.structure, made[:n]), jax.tree.unflatten(traced.pullback, leaves)
 
 
 class _Trace:
     """The jaxpr of a program over rows and of its pullback's leaves, and the values of its variables."""
 
     def __init__(self, program: Program, params: Any, inputs: Any, seeds: Any):
-        def everything(params: Any, inputs: Any, seeds: Any) -> Any:
-            outs, pull = row_vjp(program, params, inputs, seeds)
-            return outs, jax.tree.leaves(pull)
-
-        self._closed, (outs, _) = jax.make_jaxpr(everything, return_shape=True)(params, inputs, seeds)
-        self.jaxpr: Any = self._closed.jaxpr
         self._arguments = jax.tree.leaves((params, inputs, seeds))
-        self.structure = jax.tree.structure(outs)
+        traced = _vjp_of(program).trace(*jax.tree.map(_type_of, (params, inputs, seeds)))
+        outs, pull = traced.out_info
+        self._closed, self.jaxpr = traced.jaxpr, traced.jaxpr.jaxpr
+        self.structure, self.pullback = jax.tree.structure(outs), jax.tree.structure(pull)
         n = self.structure.num_leaves
         self.outs, self.leaves = self.jaxpr.outvars[:n], self.jaxpr.outvars[n:]
         self.unfree = needing_record(self.jaxpr, len(jax.tree.leaves(params)))
@@ -138,6 +139,19 @@ class _Trace:
             made = made if equation.primitive.multiple_results else [made]
             found.update((v, x) for v, x in zip(equation.outvars, made, strict=True) if v not in found)
         return [found[v] for v in wanted]
+
+
+@functools.lru_cache(maxsize=256)
+def _vjp_of(program: Program) -> Any:
+    """`row_vjp` of a program, jitted for its traces, which JAX keeps: a stage's forward pass and its adjoint of as many rows share one."""
+    return jax.jit(functools.partial(row_vjp, program))
+
+
+def _type_of(x: Any) -> jax.ShapeDtypeStruct:
+    if isinstance(x, jax.ShapeDtypeStruct):
+        return x
+    aval = jax.typeof(x)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
 
 
 def over_rows(program: Program, seeds: jax.Array | None) -> Callable[..., Any]:
