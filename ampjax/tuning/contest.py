@@ -118,8 +118,12 @@ def _is_on_its_way(trial: Trial) -> bool:
 
 
 def _common_s(trials: Sequence[Trial]) -> float:
-    """Seconds that all have trained that are on their way."""
-    return min((trial.seconds[-1] for trial in trials if _is_on_its_way(trial)), default=0.0)
+    """Seconds that all have trained that are on their way, and a piece of each at least.
+
+    Curves rise steeply before the first validation, so what lies before it can't be interpolated: who is validated a little later would seem far behind.
+    """
+    able = [trial.seconds for trial in trials if _is_on_its_way(trial)]
+    return max((*(seconds[1] for seconds in able if len(seconds) > 1), min((s[-1] for s in able), default=0.0)), default=0.0)
 
 
 def _round(

@@ -14,7 +14,7 @@ from ampjax.errors import SettingsError
 from ampjax.ir.instances import Subset
 from ampjax.tuning.budget import Budget, OutOfTime
 from ampjax.tuning.candidate import Candidate
-from ampjax.tuning.contest import ROUNDS, contest
+from ampjax.tuning.contest import contest
 from ampjax.tuning.efficiency import predicted_seconds, promising
 from ampjax.tuning.pareto import non_dominated
 from ampjax.tuning.play_off import play_off
@@ -31,6 +31,10 @@ LATER_TRIALS = 2
 PREPARING, LONGEST_PREPARING, SIMULATING = 0.4, 0.6, 0.1
 """Shares of the budget: when the first is spent no other plan is compiled, when the second is, one that takes longer than expected is given up. A
 plan's choices are simulated as long as the third lasts."""
+
+FIRST_PIECES = 1 / 3
+"""The share of the time after preparation that the first pieces of all trials take at most. On the treebank two choices are near the best, and with
+fewer trials neither of them may be among those that begin."""
 
 PIECES = 40
 """About how many pieces all trials together consist of, at least: with fewer, none could be stopped early."""
@@ -163,12 +167,12 @@ class Search:
     def _first(self) -> list[Candidate]:
         """Those of the front to begin with: the best ones under different laws of how staleness and updates matter.
 
-        They are so few that each trains on a piece at least before half of them end; half a piece's time is allowed for its validation.
+        They are so few that a piece of each takes `FIRST_PIECES` of the time that is left; half a piece's time is allowed for its validation.
         """
         n, front = FIRST_TRIALS, self._front()
         if self.predictor.cost is None:
             piece_s = 1.5 * self.budget.seconds / PIECES
-            n = max(LATER_TRIALS, min(n, int(self.budget.left_s / ROUNDS / piece_s)))
+            n = max(LATER_TRIALS, min(n, int(FIRST_PIECES * self.budget.left_s / piece_s)))
         return [front[i] for i in promising([c.simulated for c in front if c.simulated], n)]
 
     def _next(self, trials: Sequence[Trial]) -> list[Candidate]:

@@ -92,6 +92,17 @@ def test_standings_compare_at_the_same_seconds():
     assert standings([long, short]) == [short, long]
 
 
+def test_who_is_validated_a_little_later_is_not_behind_for_that():
+    """After a piece each: curves are steep before the first validation, so a straight line to it says nothing."""
+    clock = Clock()
+    quick, later = Told(clock, 0.05, 1.0), Told(clock, 0.048, 1.2)
+    advanced([quick, later], 1)
+    assert later.values[-1] > quick.values[-1] and later.value_at(1.0) < quick.value_at(1.0)
+    assert standings([quick, later]) == [later, quick]
+    advanced([quick], 1)
+    assert standings([later, quick]) == [quick, later], "both at the end of the later one's piece: 0.06 and 0.0576"
+
+
 def advanced(trials, n):
     """Trials after some pieces each."""
     for trial in trials:
