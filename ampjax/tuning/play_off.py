@@ -1,7 +1,7 @@
 """A play-off: the two best trials run again, each time with another order of instances, as one run tells little of choices that are near each other.
 
-On the treebank the same choice needs between 5,600 and 8,800 trees to a target, so with one run the second best choice wins often. Runs end as
-soon as one choice is so far ahead that the other one is hardly better: ahead by a quarter in one run, or by a tenth in two.
+On the treebank the same choice needs between 5,600 and 8,800 trees to a target. Runs are compared by their whole curves (`contest.slowness`), which
+vary less, and end as soon as one choice is so far ahead that the other one is hardly better: ahead by a quarter in one run, or by a tenth in two.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from statistics import NormalDist
 import numpy as np
 
 from ampjax.tuning.budget import Budget, OutOfTime
+from ampjax.tuning.contest import slowness
 from ampjax.tuning.trial import Trial
 
 FINALISTS = 2
@@ -26,8 +27,8 @@ LONGEST = 4.0
 """Times the seconds of the slower one in the first run, after which a later run has shown nothing and ends."""
 
 NOISE = 0.2
-"""How much two choices' quotient of seconds to the target varies from run to run, before runs have told: the standard deviation of its logarithm. On
-the treebank it was 0.04 to 0.3."""
+"""How much two choices' quotient of seconds varies from run to run, before runs have told: the standard deviation of its logarithm. On the treebank it
+was 0.04 to 0.3."""
 
 LITTLE = 0.01
 """The share of the seconds to the target that may be lost on average by choosing the wrong one; another run could not gain more than that."""
@@ -51,43 +52,45 @@ def play_off(
       progress: Called after each piece.
 
     Returns:
-      The same trials, the best first: the finalists by the geometric mean of their seconds to the target, which their results have.
+      The same trials, the best first: the finalists by how slowly they learned, on average over the runs. Their results have the geometric means of
+      their seconds to the target.
     """
     finalists, others = list(trials[:FINALISTS]), list(trials[FINALISTS:])
-    if len(finalists) < FINALISTS or finalists[0].to_target is None:
+    if len(finalists) < FINALISTS or all(trial.to_target is None for trial in finalists):
         return list(trials)
     runs: list[list[float]] = []
+    ratios: list[float] = []
     try:
         run: Sequence[Trial] = finalists
         while True:
             began = budget.spent_s
             most_s = LONGEST * max(runs[0]) if runs else math.inf
             runs.append(_to_target(run, budget, progress, most_s))
+            first, second = slowness(run)
+            ratios.append(float(np.clip(first - second, -math.log(CLEAR), math.log(CLEAR))))
             means = np.exp(np.mean(np.log(runs), axis=0))
             took_s = max(budget.spent_s - began, min(means) * len(finalists))
-            if len(runs) == RUNS or expected_loss(runs) <= LITTLE or budget.left_s < RESERVE * took_s:
+            if len(runs) == RUNS or expected_loss(ratios) <= LITTLE or budget.left_s < RESERVE * took_s:
                 break
             run = again(finalists, len(runs))
     except OutOfTime:
         pass
     if not runs:
         return list(trials)
-    means = np.exp(np.mean(np.log(runs), axis=0))
     for trial, seconds in zip(finalists, zip(*runs, strict=True), strict=True):
         trial.runs = seconds
-    return [finalists[i] for i in np.argsort(means, kind="stable")] + others
+    return (finalists[::-1] if sum(ratios) > 0 else finalists) + others
 
 
-def expected_loss(runs: Sequence[Sequence[float]]) -> float:
+def expected_loss(ratios: Sequence[float]) -> float:
     """What is lost on average by choosing the one of two that was better so far: how much longer it takes than the better one, a logarithm.
 
     The logarithms of the runs' quotients of seconds vary normally around the true one. After n runs whose mean is m, the variance is taken to be
     (NOISE² + Σ (ratio - m)²) / n, as if one run more had been off by `NOISE`; that of the mean is an n-th of it.
 
     Args:
-      runs: The seconds of both in each run.
+      ratios: The logarithm of their quotient of seconds in each run.
     """
-    ratios = [math.log(one / other) for one, other in runs]
     n, mean = len(ratios), sum(ratios) / len(ratios)
     variance = (NOISE**2 + sum((ratio - mean) ** 2 for ratio in ratios)) / n
     ahead, error, normal = abs(mean), math.sqrt(variance / n), NormalDist()

@@ -32,7 +32,7 @@ PREPARING, LONGEST_PREPARING, SIMULATING = 0.4, 0.6, 0.1
 """Shares of the budget: when the first is spent no other plan is compiled, when the second is, one that takes longer than expected is given up. A
 plan's choices are simulated as long as the third lasts."""
 
-FIRST_PIECES = 1 / 3
+FIRST_PIECES = 0.4
 """The share of the time after preparation that the first pieces of all trials take at most. On the treebank two choices are near the best, and with
 fewer trials neither of them may be among those that begin."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -15,7 +14,7 @@ from ampjax.engine.executor import Executor
 from ampjax.ir.instances import Instances, Subset
 from ampjax.sched.scheduler import Scheduler
 from ampjax.simulation.measuring import rehearse
-from ampjax.train.history import best, falls, reaches
+from ampjax.train.history import falls, reaches
 from ampjax.train.trainer import Trainer
 from ampjax.tuning.budget import Budget
 from ampjax.tuning.candidate import Candidate, Tried
@@ -163,7 +162,9 @@ class Trial:
         return None if self.goal.target is None else self.to_value(self.goal.target)
 
     def to_value(self, value: float) -> tuple[float, float] | None:
-        """Seconds and examples until the metric was as good as a value, interpolated between two validations.
+        """Seconds and examples until the metric was as good as a value.
+
+        Between two validations values are interpolated over the logarithm of the examples: curves are steep at first.
 
         Args:
           value: The value.
@@ -179,21 +180,18 @@ class Trial:
             return 0.0, 0.0
         before, after = self.values[i - 1], self.values[i]
         share = (value - before) / (after - before) if math.isfinite(before) and after != before else 1.0
-        seconds, examples = (row[i - 1] + share * (row[i] - row[i - 1]) for row in (self.seconds, self.examples))
-        return float(seconds), float(examples)
+        first, last = self.examples[i - 1 : i + 1]
+        examples = math.expm1(math.log1p(first) + share * (math.log1p(last) - math.log1p(first)))
+        return float(np.interp(examples, (first, last), self.seconds[i - 1 : i + 1])), examples
 
-    def value_at(self, seconds: float) -> float:
-        """The best value of the metric within some seconds of training, the last one interpolated.
-
-        Args:
-          seconds: Seconds.
-        """
-        i = bisect_left(self.seconds, seconds)
-        values = self.values[: i + 1] if i < len(self.values) and self.seconds[i] == seconds else self.values[:i]
-        if i < len(self.values):
-            values = [*values, float(np.interp(seconds, self.seconds, self.values))]
-        finite = [v for v in values if math.isfinite(v)]
-        return best(finite, self.goal.metric) if finite else math.nan
+    @property
+    def best_values(self) -> list[float]:
+        """The best value of the metric until each validation; NaN as long as there was none."""
+        found: list[float] = []
+        for value in self.values:
+            better = not found or self.goal.badness(value) < self.goal.badness(found[-1])
+            found.append(value if better else found[-1])
+        return [value if math.isfinite(value) else math.nan for value in found]
 
     def result(self) -> Tried:
         """The results so far."""
@@ -203,7 +201,7 @@ class Trial:
             seconds=self.seconds[-1],
             examples=round(self.examples[-1]),
             value=self.values[-1],
-            best=self.value_at(self.seconds[-1]),
+            best=self.best_values[-1],
             staleness=float(np.mean(self.staleness)) if self.staleness else 0.0,
             seconds_to_target=needed_s,
             examples_to_target=None if reached is None else reached[1],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ampjax.tuning.budget import OutOfTime
 from ampjax.tuning.candidate import Candidate, Figures
 from ampjax.tuning.trial import Goal, Trial
@@ -36,15 +38,9 @@ class Told(Trial):
         self.staleness.append(0.0)
 
 
-class Lagging(Told):
-    """A trial at `per_s` examples a second whose accuracy is a ten-thousandth of its examples beyond the first `lag`; a piece takes a second."""
-
-    def __init__(self, clock, per_s, lag=0.0):
-        super().__init__(clock, 0.0)
-        self.per_s, self.lag = per_s, lag
-        self.values[0] = max(0.0, -lag) / 1e4
-
-    def advance(self, budget):
-        super().advance(budget)
-        self.examples[-1] = self.per_s * self.seconds[-1]
-        self.values[-1] = max(0.0, self.examples[-1] - self.lag) / 1e4
+def needed_s(rate):
+    """Seconds that a trial with pieces of a second needs to the target, interpolated over the logarithm of its examples."""
+    n = math.floor(GOAL.target / rate)
+    before, after = n * rate, min(1.0, (n + 1) * rate)
+    share = (GOAL.target - before) / (after - before)
+    return math.expm1((1 - share) * math.log1p(100 * n) + share * math.log1p(100 * (n + 1))) / 100

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.effort import examples
-from support.told_trials import Clock, Lagging, Told
+from support.told_trials import Clock, Told, needed_s
 
 from ampjax.tuning.budget import Budget
-from ampjax.tuning.contest import AHEAD, contest, prospects, standings
+from ampjax.tuning.contest import contest, slowness, standings
 from ampjax.tuning.trial import Goal
 
 
@@ -23,7 +23,7 @@ def test_the_fastest_to_the_target_wins_and_nobody_goes_on_after_it():
     trials = [Told(clock, rate) for rate in (0.05, 0.4, 0.1)]
     ranked = contest(list(trials), nobody, Budget(1000.0, clock))
     assert ranked[0] is trials[1]
-    assert ranked[0].to_target == pytest.approx((2.5, 250.0))
+    assert ranked[0].to_target == pytest.approx((needed_s(0.4), 100 * needed_s(0.4)))
     assert all(trial.seconds[-1] == 3.0 for trial in trials), "who has trained as long can't win any more"
     assert clock.now_s == 18.0
 
@@ -93,14 +93,12 @@ def test_standings_compare_at_the_same_seconds():
 
 
 def test_who_is_validated_a_little_later_is_not_behind_for_that():
-    """After a piece each: curves are steep before the first validation, so a straight line to it says nothing."""
+    """Curves are steep before the first validation: there, a straight line would say that 0.6 came 0.9 pieces after the beginning, not half a piece."""
     clock = Clock()
-    quick, later = Told(clock, 0.05, 1.0), Told(clock, 0.048, 1.2)
-    advanced([quick, later], 1)
-    assert later.values[-1] > quick.values[-1] and later.value_at(1.0) < quick.value_at(1.0)
+    quick, later = advanced([Told(clock, 0.0, 1.0), Told(clock, 0.0, 1.2)], 1)
+    quick.values[-1], later.values[-1] = 0.66, 0.72
+    assert 0.6 * later.seconds[-1] / 0.72 > 0.6 / 0.66, "by straight lines"
     assert standings([quick, later]) == [later, quick]
-    advanced([quick], 1)
-    assert standings([later, quick]) == [quick, later], "both at the end of the later one's piece: 0.06 and 0.0576"
 
 
 def advanced(trials, n):
@@ -111,97 +109,102 @@ def advanced(trials, n):
     return trials
 
 
-def test_who_begins_slowly_but_is_fast_has_prospects():
-    clock = Clock()
-    steady, fast, slow_and_late = advanced([Lagging(clock, 100), Lagging(clock, 150, 120), Lagging(clock, 90, 10)], 2)
-    assert standings([fast, slow_and_late, steady]) == [steady, fast, slow_and_late]
-    assert prospects([steady, slow_and_late, fast]) == [fast, steady, slow_and_late]
-    steady, hopeless = advanced([Lagging(clock, 100), Lagging(clock, 150, 290)], 2)
-    assert prospects([hopeless, steady]) == [steady, hopeless]
-
-
 @settings(max_examples=examples(100))
-@given(
-    st.lists(st.tuples(st.floats(100, 400), st.floats(0, 50)), min_size=1, max_size=6),
-    st.integers(1, 4),
-)
-def test_prospects_are_true_where_all_learn_alike_but_for_a_head_start(rates_and_heads, n):
-    """The oracle: the time at which each comes to where the best will be, in closed form."""
+@given(st.lists(st.floats(0.3, 3.0), min_size=2, max_size=6), st.integers(1, 8), st.data())
+def test_slowness_is_the_factor_of_seconds_by_which_curves_differ(factors, most, data):
+    """The oracle: curves of one shape, each in its own time, straight between any two validations as the comparison takes them to be."""
+    trials = [Stretched(Clock(), factor) for factor in factors]
+    for trial in trials:
+        advanced([trial], data.draw(st.integers(1, most)))
+    furthest = min(trials, key=lambda trial: (-trial.values[-1], trial.seconds[-1]))
+    got = slowness(trials)
+    for trial, slow in zip(trials, got, strict=True):
+        late = [s for s, value in zip(trial.seconds, trial.values, strict=True) if value >= furthest.values[1]]
+        if len(late) == trial.pieces:  # what comes before the furthest one's first validation is known less well
+            assert slow == pytest.approx(np.log(trial.factor / furthest.factor), abs=1e-6)
+    assert [trial.factor for trial in standings(trials)] == pytest.approx(
+        [factor for _, factor in sorted(zip(got, (t.factor for t in trials), strict=True), key=lambda pair: pair[0])]
+    )
+
+
+class Stretched(Told):
+    """A trial whose accuracy is that of all others, a logarithm of the examples, which it needs `factor` times as many seconds for."""
+
+    def __init__(self, clock, factor):
+        super().__init__(clock, 0.0)
+        self.factor = factor
+
+    def advance(self, budget):
+        super().advance(budget)
+        self.examples[-1] = 100 * self.seconds[-1] / self.factor
+        self.values[-1] = math.log1p(self.examples[-1]) / 20
+
+
+def test_one_lucky_value_does_not_decide():
     clock = Clock()
-    trials = advanced([Lagging(clock, rate, -head) for rate, head in rates_and_heads], n)
-    rate, head = max(rates_and_heads, key=lambda own: n * own[0] + own[1])
-    there = head + (1 + AHEAD) * n * rate
-    needed_s = {id(t): (there + t.lag) / t.per_s for t in trials}
-    ranked = [needed_s[id(t)] for t in prospects(trials)]
-    assert len(ranked) == len(trials) and ranked == pytest.approx(sorted(ranked))
-    assert np.isfinite(ranked).all()
+    steady, lucky = advanced([Told(clock, 0.05), Told(clock, 0.04)], 8)
+    lucky.values[-1] = 0.41
+    assert lucky.values[-1] > steady.values[-1] and standings([lucky, steady]) == [steady, lucky]
 
 
-def test_who_has_reached_the_target_is_before_all_prospects_and_who_has_diverged_behind():
+def test_values_that_got_worse_again_count_as_the_best_before():
     clock = Clock()
-    done, good, poor, bad = Told(clock, 0.9), Told(clock, 0.2), Told(clock, 0.1), Told(clock, math.nan, top=math.nan)
-    advanced([done, good, poor, bad], 2)
-    assert prospects([bad, poor, good, done]) == [done, good, poor, bad]
+    steady, shaky = advanced([Told(clock, 0.05), Told(clock, 0.05)], 4)
+    shaky.values[3] = 0.02
+    assert shaky.best_values == pytest.approx([0.0, 0.05, 0.1, 0.1, 0.2])
+    slow = slowness([steady, shaky])
+    assert slow[0] == pytest.approx(0.0) and 0.05 < slow[1] < 0.2
 
 
-def test_before_the_first_piece_nobody_has_prospects():
+def test_who_has_not_trained_yet_is_behind_those_that_have_and_before_who_has_diverged():
     clock = Clock()
-    begun, fresh = advanced([Told(clock, 0.1)], 1)[0], Told(clock, 0.1)
-    assert prospects([begun, fresh]) == standings([begun, fresh])
+    slow, quick, fresh, bad = (
+        Told(clock, 0.05),
+        Told(clock, 0.1),
+        Told(clock, 0.4),
+        Told(clock, math.nan, top=math.nan),
+    )
+    advanced([slow, quick, bad], 2)
+    assert standings([bad, fresh, slow, quick]) == [quick, slow, fresh, bad]
+    assert slowness([fresh]) == [math.inf] and standings([fresh]) == [fresh]
 
 
-def test_who_has_no_piece_yet_is_behind_those_that_have_and_leaves_their_order():
+def test_a_trial_that_took_no_time_is_compared():
+    """Where compiling took all of a piece, it counts no seconds."""
     clock = Clock()
-    slow, quick, fresh = Told(clock, 0.05), Told(clock, 0.1), Told(clock, 0.4)
-    advanced([slow, quick], 2)
-    advanced([slow], 1)
-    assert prospects([fresh, slow, quick]) == [quick, slow, fresh]
-
-
-def test_who_has_no_value_is_behind_those_that_have():
-    clock = Clock()
-    quick, unknown = Told(clock, 0.1), Told(clock, 0.1)
-    advanced([quick, unknown], 2)
-    unknown.value_at = lambda seconds: math.nan
-    assert prospects([unknown, quick]) == [quick, unknown]
+    none, some = advanced([Told(clock, 0.05), Told(clock, 0.05)], 1)
+    none.seconds[-1] = 0.0
+    assert standings([some, none]) == [none, some] and np.isfinite(slowness([some, none])).all()
 
 
 def test_who_lasted_longer_is_before_who_ended_sooner():
     clock = Clock()
-    best, second, early, later = (Lagging(clock, *how) for how in ((110,), (85,), (76,), (105, 60)))
-    quick, asked = [Lagging(clock, 200), Lagging(clock, 190)], []
+    best, second, early, stuck = (Told(clock, *how) for how in ((0.011,), (0.0103,), (0.009,), (0.0105,)))
+    stuck.top = 0.021
+    quick, asked = [Told(clock, 0.02), Told(clock, 0.019)], []
 
     def admit(trials):
         asked.append(len(trials))
         return quick if len(asked) == 1 else []
 
-    ranked = contest([best, second, early, later], admit, Budget(64.0, clock))
-    assert standings([early, later]) == [early, later] and early.pieces == 2 < later.pieces < best.pieces
-    assert ranked == [*quick, best, later, second, early]
+    ranked = contest([best, second, early, stuck], admit, Budget(64.0, clock))
+    assert standings([second, stuck]) == [second, stuck] and second.pieces == early.pieces == 2 < stuck.pieces
+    assert ranked == [*quick, best, stuck, second, early]
 
 
-def test_who_is_in_the_better_half_by_value_or_by_prospects_goes_on():
-    clock = Clock()
-    best, second, slow_and_fast, worst = (Lagging(clock, *how) for how in ((110,), (99,), (120, 90), (80,)))
-    contest([worst, slow_and_fast, second, best], nobody, Budget(64.0, clock))
-    assert worst.pieces == 2
-    assert min(best.pieces, second.pieces, slow_and_fast.pieces) > 4
-    assert standings([slow_and_fast, second, best])[0] is not slow_and_fast
-
-
-def test_values_between_two_validations_are_interpolated():
+def test_values_between_two_validations_are_interpolated_over_the_logarithm_of_the_examples():
     clock = Clock()
     trial = Told(clock, 0.25, piece_s=2.0)
     for _ in range(2):
         trial.advance(Budget(1000.0, clock))
     assert trial.values == [0.0, 0.5, 1.0]
-    assert trial.to_value(0.25) == (1.0, 100.0)
+    half = math.sqrt(201.0) - 1
+    assert trial.to_value(0.25) == pytest.approx((half / 100, half))
     assert trial.to_value(0.0) == (0.0, 0.0)
     assert trial.to_value(1.5) is None
-    assert trial.value_at(3.0) == 0.75 and trial.value_at(2.0) == 0.5
     result = trial.result()
     assert (result.seconds, result.examples, result.per_s, result.best) == (4.0, 400, 100.0, 1.0)
-    assert result.seconds_to_target == pytest.approx(3.6)
+    assert result.seconds_to_target == pytest.approx((201.0 * (401.0 / 201.0) ** 0.8 - 1) / 100)
 
 
 def test_losses_fall():

@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 import pytest
-from support.told_trials import Clock, Told
+from support.told_trials import Clock, Told, needed_s
 
 from ampjax.tuning.budget import Budget
-from ampjax.tuning.play_off import NOISE, RUNS, expected_loss, play_off
+from ampjax.tuning.play_off import CLEAR, NOISE, RUNS, expected_loss, play_off
 
 
 def reached(clock, rate):
@@ -32,13 +32,15 @@ def luck(clock, *rates):
 def test_the_mean_of_all_runs_decides():
     clock = Clock()
     lucky, steady, third = reached(clock, 0.27), reached(clock, 0.25), Told(clock, 0.1)
-    (first_s, _) = lucky.to_target
     again, asked = luck(clock, (0.15, 0.25), (0.15, 0.25))
     assert play_off([lucky, steady, third], again, Budget(1000.0, clock)) == [steady, lucky, third]
     assert asked == [1, 2] and len(lucky.runs) == RUNS
-    assert lucky.runs == pytest.approx((first_s, 5.4, 5.4)) and steady.runs == pytest.approx((3.6, 3.6, 3.6))
+    most_s = CLEAR * needed_s(0.25)
+    assert needed_s(0.15) > most_s, "who is far behind is stopped there"
+    assert lucky.runs == pytest.approx((needed_s(0.27), most_s, most_s))
+    assert steady.runs == pytest.approx(3 * (needed_s(0.25),))
     result = lucky.result()
-    assert result.runs == RUNS and result.seconds_to_target == pytest.approx((first_s * 5.4 * 5.4) ** (1 / 3))
+    assert result.runs == RUNS and result.seconds_to_target == pytest.approx((needed_s(0.27) * most_s**2) ** (1 / 3))
     assert third.result().runs == 1 and third.pieces == 0
 
 
@@ -47,7 +49,21 @@ def test_a_finalist_that_the_contest_stopped_goes_on_to_the_target():
     first, second = reached(clock, 0.27), Told(clock, 0.25)
     again, _ = luck(clock, (0.2, 0.3), (0.2, 0.3))
     assert play_off([first, second], again, Budget(1000.0, clock)) == [second, first]
-    assert second.runs[0] == pytest.approx(3.6)
+    assert second.runs[0] == pytest.approx(needed_s(0.25))
+
+
+def test_whole_curves_decide_where_luck_at_the_target_would():
+    """One comes to the target a little sooner, for one good validation; everywhere else it is a quarter slower."""
+    clock = Clock()
+    lucky, steady = Told(clock, 0.1), Told(clock, 0.125)
+    for trial in (lucky, steady):
+        for _ in range(7):
+            trial.advance(Budget(1e9, clock))
+    lucky.values[-1] = 0.95
+    again, _ = luck(clock)
+    assert lucky.to_target[0] < 7.0
+    assert play_off([lucky, steady], again, Budget(clock.now_s + 3.0, clock)) == [steady, lucky]
+    assert lucky.runs[0] < steady.runs[0] == pytest.approx(needed_s(0.125))
 
 
 def test_who_is_far_behind_is_stopped_and_needs_no_second_run():
@@ -69,7 +85,7 @@ def test_what_the_wrong_choice_costs_on_average_is_that_of_all_quotients_that_ma
     true = np.linspace(ratios.mean() - 12 * error, ratios.mean() + 12 * error, 200_001)
     density = np.exp(-(((true - ratios.mean()) / error) ** 2) / 2) / (error * np.sqrt(2 * np.pi))
     lost = np.maximum(-true * np.sign(ratios.mean() or 1.0), 0.0)
-    assert expected_loss(runs) == pytest.approx((lost * density).sum() * (true[1] - true[0]), rel=1e-4)
+    assert expected_loss(ratios) == pytest.approx((lost * density).sum() * (true[1] - true[0]), rel=1e-4)
 
 
 def test_runs_end_as_soon_as_one_choice_is_clearly_ahead():
