@@ -56,7 +56,7 @@ def play_off(
       their seconds to the target.
     """
     finalists, others = list(trials[:FINALISTS]), list(trials[FINALISTS:])
-    if len(finalists) < FINALISTS or all(trial.to_target is None for trial in finalists):
+    if len(finalists) < FINALISTS or not any(trial.pieces and trial.to_target for trial in finalists):
         return list(trials)
     runs: list[list[float]] = []
     ratios: list[float] = []
@@ -66,8 +66,7 @@ def play_off(
             began = budget.spent_s
             most_s = LONGEST * max(runs[0]) if runs else math.inf
             runs.append(_to_target(run, budget, progress, most_s))
-            first, second = slowness(run)
-            ratios.append(float(np.clip(first - second, -math.log(CLEAR), math.log(CLEAR))))
+            ratios.append(_ratio(run))
             means = np.exp(np.mean(np.log(runs), axis=0))
             took_s = max(budget.spent_s - began, min(means) * len(finalists))
             if len(runs) == RUNS or expected_loss(ratios) <= LITTLE or budget.left_s < RESERVE * took_s:
@@ -95,6 +94,13 @@ def expected_loss(ratios: Sequence[float]) -> float:
     variance = (NOISE**2 + sum((ratio - mean) ** 2 for ratio in ratios)) / n
     ahead, error, normal = abs(mean), math.sqrt(variance / n), NormalDist()
     return error * normal.pdf(ahead / error) - ahead * normal.cdf(-ahead / error)
+
+
+def _ratio(run: Sequence[Trial]) -> float:
+    """The logarithm of the quotient of two trials' seconds; who was stopped before the target needs `CLEAR` times as many, and nobody needs more."""
+    (first, second), most = slowness(run), math.log(CLEAR)
+    stopped = [trial.to_target is None for trial in run]
+    return most * (stopped[0] - stopped[1]) if any(stopped) else min(max(first - second, -most), most)
 
 
 def _to_target(trials: Sequence[Trial], budget: Budget, progress: Callable[[], object], most_s: float) -> list[float]:

@@ -53,8 +53,8 @@ def tune(
 
     First it measures this machine (`amp.profile`) and simulates all choices (`amp.simulate`): their throughput, staleness and updates. The
     choices that no other one beats in all three are the front. Then some choices of the front are tried: short training runs from the same
-    parameters, in turn. After each round those end that are behind and have little to hope for, and other choices enter that look promising after
-    the trials so far. A choice is judged by its seconds of training alone; compiling only uses up the budget, and all choices of a plan share their
+    parameters, in turn. After each round those end that are in the worse half by their learning curves, and other choices enter that look promising
+    after the trials so far. A choice is judged by its seconds of training alone; compiling only uses up the budget, and all choices of a plan share their
     kernels.
 
     Args:

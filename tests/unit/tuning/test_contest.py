@@ -10,7 +10,7 @@ from support.effort import examples
 from support.told_trials import Clock, Told, needed_s
 
 from ampjax.tuning.budget import Budget
-from ampjax.tuning.contest import contest, slowness, standings
+from ampjax.tuning.contest import MOST, contest, slowness, standings
 from ampjax.tuning.trial import Goal
 
 
@@ -82,7 +82,7 @@ def test_a_diverged_trial_ends():
     assert ranked == [good, bad] and bad.pieces == 1
 
 
-def test_standings_compare_at_the_same_seconds():
+def test_who_has_trained_longer_is_not_before_others_for_that():
     clock = Clock()
     long, short = Told(clock, 0.01), Told(clock, 0.02)
     for trial, n in ((long, 9), (short, 2)):
@@ -119,12 +119,11 @@ def test_slowness_is_the_factor_of_seconds_by_which_curves_differ(factors, most,
     furthest = min(trials, key=lambda trial: (-trial.values[-1], trial.seconds[-1]))
     got = slowness(trials)
     for trial, slow in zip(trials, got, strict=True):
-        late = [s for s, value in zip(trial.seconds, trial.values, strict=True) if value >= furthest.values[1]]
-        if len(late) == trial.pieces:  # what comes before the furthest one's first validation is known less well
-            assert slow == pytest.approx(np.log(trial.factor / furthest.factor), abs=1e-6)
-    assert [trial.factor for trial in standings(trials)] == pytest.approx(
-        [factor for _, factor in sorted(zip(got, (t.factor for t in trials), strict=True), key=lambda pair: pair[0])]
-    )
+        assert slow == pytest.approx(
+            np.clip(np.log(trial.factor / furthest.factor), -np.log(MOST), np.log(MOST)), abs=1e-6
+        )
+    ranked = [trial.factor for trial in standings(trials) if trial.factor < MOST * furthest.factor]
+    assert ranked == pytest.approx(sorted(ranked), rel=1e-6)
 
 
 class Stretched(Told):
@@ -145,6 +144,36 @@ def test_one_lucky_value_does_not_decide():
     steady, lucky = advanced([Told(clock, 0.05), Told(clock, 0.04)], 8)
     lucky.values[-1] = 0.41
     assert lucky.values[-1] > steady.values[-1] and standings([lucky, steady]) == [steady, lucky]
+
+
+def told(clock, *values):
+    """A trial with these accuracies, a piece of a second each."""
+    trial = advanced([Told(clock, 0.0)], len(values) - 1)[0]
+    trial.values[:] = values
+    return trial
+
+
+@pytest.mark.parametrize(
+    ("learns", "stuck"),
+    [
+        ((0.10, 0.10, 0.10, 0.5, 0.91), (0.10, 0.11, 0.11, 0.11, 0.11)),
+        ((0.10, 0.09, 0.3, 0.6, 0.89), (0.10, 0.12, 0.2, 0.3, 0.35)),
+        ((0.10, 0.10, 0.10, 0.10, 0.6, 0.8), (0.10, 0.12, 0.13, 0.14, 0.15, 0.16)),
+    ],
+)
+def test_a_curve_that_rises_late_is_before_one_that_never_does(learns, stuck):
+    """As at the accuracy of chance: there a value tells nothing of when it was come to."""
+    clock = Clock()
+    trials = [told(clock, *stuck), told(clock, *learns)]
+    assert standings(trials) == trials[::-1]
+    assert slowness(trials)[1] == pytest.approx(0.0)
+
+
+def test_who_has_reached_the_target_is_before_who_has_not_and_seems_quicker():
+    clock = Clock()
+    reached, quicker = told(clock, 0.0, 0.1, 0.2, 0.3, 0.95), told(clock, 0.0, 0.5, 0.8, 0.85, 0.89)
+    assert slowness([reached, quicker])[1] < 0.0
+    assert standings([quicker, reached]) == [reached, quicker]
 
 
 def test_values_that_got_worse_again_count_as_the_best_before():
@@ -188,7 +217,8 @@ def test_who_lasted_longer_is_before_who_ended_sooner():
         return quick if len(asked) == 1 else []
 
     ranked = contest([best, second, early, stuck], admit, Budget(64.0, clock))
-    assert standings([second, stuck]) == [second, stuck] and second.pieces == early.pieces == 2 < stuck.pieces
+    by_curves = standings([*quick, second, stuck])
+    assert by_curves == [*quick, second, stuck] and second.pieces == early.pieces == 2 < stuck.pieces
     assert ranked == [*quick, best, stuck, second, early]
 
 

@@ -7,6 +7,7 @@ import pytest
 from support.told_trials import Clock, Told, needed_s
 
 from ampjax.tuning.budget import Budget
+from ampjax.tuning.contest import slowness
 from ampjax.tuning.play_off import CLEAR, NOISE, RUNS, expected_loss, play_off
 
 
@@ -62,7 +63,7 @@ def test_whole_curves_decide_where_luck_at_the_target_would():
     lucky.values[-1] = 0.95
     again, _ = luck(clock)
     assert lucky.to_target[0] < 7.0
-    assert play_off([lucky, steady], again, Budget(clock.now_s + 3.0, clock)) == [steady, lucky]
+    assert play_off([lucky, steady], again, Budget(6.0, clock)) == [steady, lucky]
     assert lucky.runs[0] < steady.runs[0] == pytest.approx(needed_s(0.125))
 
 
@@ -109,6 +110,29 @@ def test_a_run_for_which_the_budget_is_too_short_does_not_begin_and_one_that_it_
     again, asked = luck(clock, (0.2, 0.01))
     assert play_off(trials, again, Budget(12.0, clock)) == trials
     assert asked == [1] and [len(trial.runs) for trial in trials] == [1, 1]
+
+
+def test_who_was_stopped_before_the_target_does_not_win_for_its_beginning():
+    clock = Clock()
+    first, second = reached(clock, 0.25), Told(clock, 0.25)
+    for _ in range(4):
+        second.advance(Budget(1e9, clock))
+    second.values[:] = [0.0, 0.6, 0.7, 0.75, 0.8]
+    second.rate, second.top = 0.2, 0.85
+    again, _ = luck(clock)
+    assert slowness([first, second])[1] < 0.0
+    assert play_off([first, second], again, Budget(12.0, clock)) == [first, second]
+    assert second.to_target is None
+
+
+def test_finalists_that_have_not_trained_are_left():
+    """Where untrained parameters are as good as the target: there is nothing to choose by."""
+    clock = Clock()
+    trials = [Told(clock, 0.2), Told(clock, 0.3)]
+    for trial in trials:
+        trial.values[0] = 0.95
+    again, asked = luck(clock)
+    assert play_off(trials, again, Budget(100.0, clock)) == trials and not asked
 
 
 def test_one_trial_or_a_target_that_nobody_has_reached_leave_the_order():
