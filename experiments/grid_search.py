@@ -203,13 +203,16 @@ def pairs(grid: Grid, folder: Path, rivals: int, repeats: int, name: str, consol
     for who, choice in entrants.items():
         took = found[who.split()[0]]
         cells = [f"{sum(r.get(key, 0.0) for r in took):.0f}" for key in ("search_s", "search_processor_s")]
-        table.add_row(who, *cells, f"{medians[who]:.2f}", choice.label(_varied(grid.choices)))
+        median = f"{medians[who]:.2f}" if math.isfinite(medians[who]) else "not reached"
+        table.add_row(who, *cells, median, choice.label(_varied(grid.choices)))
     console.print(table)
     shown = {who: [round(s, 2) for s in seconds[repr(choice)]] for who, choice in entrants.items()}
     console.print(
         f"{name}: tuned over {best} {ratio:.2f} in seconds to the target (median of {repeats} pairs, in turn)"
     )
-    console.print(f"{shown}", soft_wrap=True)
+    for who, needed in shown.items():
+        text = ", ".join(f"{s:.2f}" if math.isfinite(s) else "not reached" for s in needed)
+        console.print(f"{who}: {text}", soft_wrap=True)
     record = {"experiment": "tune", "name": name, "seed": grid.seed, "ratio": ratio, "best": best, "seconds": shown}
     append(folder / "compared.jsonl", [record])
     return record

@@ -1,16 +1,19 @@
 """`python -m experiments tune`: the models' choices, and tuning beside a grid search on a tiny one."""
 
 import json
+import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from ampjax.errors import DataError, SettingsError
+from ampjax.tuning import Candidate
 from ampjax.tuning.search_space import candidates
 from experiments import tune
 from experiments.__main__ import parse
-from experiments.grid_search import GRIDS
+from experiments.grid_search import GRIDS, pairs
 from experiments.list_reduction import ListReductionOptions
 from experiments.tune import MODELS, TuneOptions, main
 
@@ -69,6 +72,17 @@ def test_tuning_and_a_grid_search_choose_among_the_same(tmp_path, monkeypatch):
     assert main(replace(options, steps=("plain-grid",))) is None
     again = path.read_text().splitlines()
     assert again[:-1] == grids["plain-grid"][:-1] and len(again) == 4, "the search goes on where it ended"
+
+
+def test_pairs_show_the_seconds_of_each_run_and_which_did_not_reach_the_target(tmp_path):
+    choices = [Candidate({"max_active_keys": n}, {}) for n in (4, 16)]
+    grid = SimpleNamespace(choices=choices, seed=0, race=lambda different, seed: [2.0, math.inf])
+    for name, choice in (("tuned", choices[0]), ("plain-grid", choices[1])):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({**choice.settings, "processor_to_target": 1.0}) + "\n")
+    console = Console(record=True, width=120)
+    pairs(grid, tmp_path, 1, 2, "some model", console)  # type: ignore[arg-type]
+    text = console.export_text()
+    assert "tuned: 2.00, 2.00\n" in text and "plain-grid 1: not reached, not reached\n" in text and "inf" not in text
 
 
 def test_pairs_need_what_earlier_steps_have_written(tmp_path):
