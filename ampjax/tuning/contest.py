@@ -21,6 +21,9 @@ Admit = Callable[[Sequence[Trial]], Sequence[Trial]]
 ROUNDS = 4
 """Rounds that share the budget equally; more follow where all ends sooner."""
 
+LEAST = 2
+"""Trials that go on after each round, at least: a last one alone would spend what is left without being compared."""
+
 MOST = 4.0
 """The factor that a single validation can count for: where a curve has not yet risen, or hardly, it says little of how much slower a trial is."""
 
@@ -58,7 +61,8 @@ def contest(
 
 
 def _halves(ranked: Sequence[Trial]) -> tuple[list[Trial], list[Trial]]:
-    n = (len(ranked) + 1) // 2
+    """Those that go on, and those that end."""
+    n = max(LEAST, (len(ranked) + 1) // 2)
     return list(ranked[:n]), list(ranked[n:])
 
 

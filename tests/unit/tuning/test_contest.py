@@ -36,13 +36,13 @@ def test_who_has_trained_least_goes_on():
     assert min(first_round) >= 1 and first_round[0] >= first_round[1] >= first_round[2]
 
 
-def test_the_worse_half_ends_after_each_round():
+def test_the_worse_half_ends_after_each_round_and_two_go_on_to_the_end():
     clock = Clock()
-    rates = (0.001, 0.002, 0.003, 0.004)
+    rates = (0.001, 0.002, 0.003, 0.004, 0.005, 0.006)
     trials = [Told(clock, rate) for rate in rates]
-    ranked = contest(list(trials), nobody, Budget(160.0, clock))
+    ranked = contest(list(trials), nobody, Budget(240.0, clock))
     assert ranked == trials[::-1]
-    assert trials[3].pieces > trials[2].pieces > trials[1].pieces == trials[0].pieces == 5
+    assert [trial.pieces for trial in trials] == [5, 5, 5, 15, 45, 45]
 
 
 def test_nobody_ends_who_has_not_trained_at_all():
