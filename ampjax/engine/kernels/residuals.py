@@ -55,9 +55,7 @@ class Residuals:
         """
         traced = _Trace(program, params, inputs, seeds)
         recorded = [traced.leaves[i] for i in self.leaves] if self.places is None else traced.at(self.places)
-        made = traced.values([*traced.outs, *recorded])
-        n = len(traced.outs)
-        return jax.tree.unflatten(traced.structure, made[:n]), made[n:]
+        return traced.outputs_and(recorded)
 
     def backward(
         self, program: Program, params: Any, inputs: Any, seeds: Any, recorded: Sequence[jax.Array]
@@ -77,17 +75,13 @@ class Residuals:
         if not self.leaves:
             return row_vjp(program, params, inputs, seeds)
         traced = _Trace(program, params, inputs, seeds)
-        wanted = [traced.leaves[i] for i in self.leaves]
-        if self.places is None:
-            found = dict(zip(self.leaves, recorded, strict=True))
-        else:
-            found = dict(zip(self.leaves, traced.follow(traced.at(self.places), recorded, wanted), strict=True))
-        others = [i for i in range(len(traced.leaves)) if i not in found]
-        made = traced.values([*traced.outs, *(traced.leaves[i] for i in others)])
-        n = len(traced.outs)
-        found.update(zip(others, made[n:], strict=True))
-        leaves = [found[i] for i in range(len(traced.leaves))]
-        return jax.tree.unflatten(traced.structure, made[:n]), jax.tree.unflatten(traced.pullback, leaves)
+        if self.places is not None:
+            recorded = traced.follow(traced.at(self.places), recorded, [traced.leaves[i] for i in self.leaves])
+        known = dict(zip(self.leaves, recorded, strict=True))
+        outs, others = traced.outputs_and([leaf for i, leaf in enumerate(traced.leaves) if i not in known])
+        anew = iter(others)
+        leaves = [known[i] if i in known else next(anew) for i in range(len(traced.leaves))]
+        return outs, jax.tree.unflatten(traced.pullback, leaves)
 
 
 class _Trace:
@@ -106,6 +100,11 @@ class _Trace:
     def at(self, places: Sequence[tuple[int, int]]) -> list[Any]:
         """The variables at some places."""
         return [self.jaxpr.eqns[i].outvars[j] for i, j in places]
+
+    def outputs_and(self, variables: Sequence[Any]) -> tuple[Any, list[Any]]:
+        """The program's outputs, and the values of some variables."""
+        made, n = self.values([*self.outs, *variables]), len(self.outs)
+        return jax.tree.unflatten(self.structure, made[:n]), made[n:]
 
     def values(self, variables: Sequence[Any]) -> list[Any]:
         """The values of some variables."""

@@ -80,7 +80,7 @@ def test_pairs_show_the_seconds_of_each_run_and_which_did_not_reach_the_target(t
     for name, choice in (("tuned", choices[0]), ("plain-grid", choices[1])):
         (tmp_path / f"{name}.jsonl").write_text(json.dumps({**choice.settings, "processor_to_target": 1.0}) + "\n")
     console = Console(record=True, width=120)
-    pairs(grid, tmp_path, 1, 2, "some model", console)  # type: ignore[arg-type]
+    pairs(grid, tmp_path, 1, 2, "some model", console)
     text = console.export_text()
     assert "tuned: 2.00, 2.00\n" in text and "plain-grid 1: not reached, not reached\n" in text and "inf" not in text
 
