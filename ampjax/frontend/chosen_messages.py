@@ -20,7 +20,7 @@ class ChosenMessages(NamedTuple):
       instance: `[m]`: for each message, the place of its instance among those that are asked for.
       rows: `[m]`: its row in the space.
       fields: Its state: `[m]` by field.
-      span: The rows as a slice, of the messages of a single instance: columns are cut then, which is quicker; None otherwise.
+      span: The rows as a slice, where they are known to follow one another: columns are cut then, which is quicker; None otherwise.
     """
 
     instance: np.ndarray
@@ -80,8 +80,7 @@ class SpaceMessages:
             rows = numbers + self._starts.take(outer.rows).repeat(n)
         fields = {name: values.repeat(n) for name, values in outer.fields.items()}
         fields[self._index] = numbers
-        instance = outer.instance.repeat(n) if outer.span is None else np.zeros(len(rows), np.int64)
-        return self._chosen(instance, rows, fields, start)
+        return self._chosen(outer.instance.repeat(n), rows, fields, start)
 
     def _chosen(
         self, instance: np.ndarray, rows: np.ndarray, fields: dict[str, np.ndarray], start: int | None

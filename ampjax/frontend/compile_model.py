@@ -13,6 +13,7 @@ import numpy as np
 
 from ampjax.errors import DataError, GraphError
 from ampjax.frontend.combinators.embeddings import AnyTable
+from ampjax.frontend.combinators.running_models import remember
 from ampjax.frontend.combinators.structures import Stacked
 from ampjax.frontend.combinators.tracing import Traced, structure_text, trace, tracing
 from ampjax.frontend.combinators.user_errors import in_users_words, refuse_leaks
@@ -24,7 +25,7 @@ from ampjax.frontend.draft.values import Constant, Elements, LossTerm, OfParams,
 from ampjax.frontend.explain_model import ModelExplanation, explain_model
 from ampjax.frontend.gradient_parity import verify_gradients
 from ampjax.frontend.instance_columns import Columns, CompiledInstances
-from ampjax.frontend.instance_spec import LeafSpec, parse
+from ampjax.frontend.instance_spec import LeafSpec, parse, part_finder
 from ampjax.frontend.missing_labels import missing_leaves, require_for_sinks
 from ampjax.frontend.redrawn_instances import PlainSource, RedrawnInstances
 from ampjax.frontend.rules import (
@@ -89,6 +90,7 @@ class Compiled:
     def __init__(self, model: Model, params: Mapping[str, Any], spec: Any, copies: int = 1):
         self._model, self.initial_params = model, params
         self._leaves, structure = parse(spec)
+        self._structure = structure
         low = Lowering(params, _RULES)
         root = IndexSpace()
         tables = {key: value for key, value in params.items() if isinstance(value, AnyTable)}
@@ -110,6 +112,7 @@ class Compiled:
             told = low.run(function, given, region, Wanted(set(), {0: ()}, metrics=range(1, len(results))))
             low.terms += [LossTerm(told[i], region, metric=name, count=None) for i, name in metrics]
             note_losses(low, jnp.promote_types(results[0].dtype, jnp.float32))
+        remember(model, part_finder(self._leaves, structure))
         self._draft = low.draft
         self.graph: Graph = low.draft.build(copies)
         # A traced program can't travel to another process, but the model can, and is traced there again.
@@ -259,11 +262,15 @@ class Compiled:
           The sum: one number.
 
         Raises:
-          DataError: If there is no instance, or they are what `data` has made of them.
+          DataError: If there is no instance, one does not fit the spec, or they are what `data` has made of them.
         """
         _require_some("loss", instances)
-        losses = [self._model(params, instance) for instance in instances]
+        losses = [self._model(params, self._typed(instances, number)) for number in range(len(instances))]
         return jnp.sum(jnp.stack([loss[0] if isinstance(loss, tuple) else loss for loss in losses]))
+
+    def _typed(self, instances: Sequence[Any], number: int) -> Any:
+        """An instance with types as the spec says."""
+        return self._structure.unflatten([leaf.typed(instances[number], number) for leaf in self._leaves])
 
 
 def compile(model: Model, params: Mapping[str, Any], spec: Any, *, copies: int = 1) -> Compiled:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ class LeafSpec:
       dimensions: Names of its leading dimensions, from the outside.
       shape: The other dimensions.
       is_of_nodes: Whether its elements are the nodes of a graph.
+      like: For the kinds of edges, the name of the column beside it that it is as long as: without kinds, all are of kind 0. Empty otherwise.
     """
 
     path: str
@@ -38,6 +39,7 @@ class LeafSpec:
     dimensions: tuple[str, ...]
     shape: tuple[int, ...]
     is_of_nodes: bool = False
+    like: str = ""
 
     def aval(self, dimensions: Dimensions) -> jax.ShapeDtypeStruct:
         """The type with symbolic dimensions.
@@ -84,6 +86,33 @@ class LeafSpec:
                 break
             values = [row for value in values for row in _rows(value)]
         return self._stacked(values), sizes
+
+    def typed(self, instance: Any, number: int = 0) -> Any:
+        """The leaf of one instance with the dtype and the shape that the spec says: of what has no elements the data does not say them.
+
+        Args:
+          instance: The instance.
+          number: Its number, for errors.
+
+        Returns:
+          An array, or a `Ragged` where several dimensions have names; what JAX has already as it is.
+
+        Raises:
+          DataError: If it is missing or has another shape.
+        """
+        value = self._follow(instance, number)
+        if _is_of_jax(value):
+            return value
+        try:
+            rows, sizes = self._read([value])
+        except DataError as error:
+            raise DataError(f"instance {number}, `{self.path}`", error.expected, error.got, error.fix) from None
+        if not self.dimensions:
+            return rows[0]
+        whole: Any = rows
+        for column in reversed(sizes[1:]):
+            whole = Ragged(whole, column)
+        return whole
 
     def is_missing(self, instances: Sequence[Any]) -> bool:
         """Whether no instance has the leaf.
@@ -168,18 +197,18 @@ class LeafSpec:
             ) from None
 
     def _follow(self, instance: Any, number: int) -> Any:
-        value = instance
+        value = around = instance
         for key in self.keys:
-            name = getattr(key, "key", getattr(key, "name", getattr(key, "idx", None)))
             try:
-                value = getattr(value, str(name)) if hasattr(key, "name") else value[name]
+                around, value = value, _got(value, key)
             except (KeyError, AttributeError, IndexError, TypeError):
+                name = getattr(key, "name", None)
                 there = sorted(value) if isinstance(value, dict) else type(value).__name__
                 fix = "Give every instance what the spec names; with `labels=False`, what only losses read may be missing."
                 if name in ("parent", "side", "value") and isinstance(value, tuple | list):
                     fix = "Make a tree of nested tuples with `amp.Tree.of(...)`."
                 raise DataError(f"instance {number}", f"`{self.path}`", f"{there}", fix) from None
-        return value
+        return _zeros_like(getattr(around, self.like)) if value is None and self.like else value
 
 
 def parse(spec: Any) -> tuple[list[LeafSpec], Any]:
@@ -223,7 +252,11 @@ def _edges_spec(edges: Edges, taken: set[str]) -> Edges:
     name = next(name for i in range(len(taken) + 1) if (name := f"{nodes}_edges{i + 1 if i else ''}") not in taken)
     taken.add(name)
     column = f"int32[{name}]"
-    return Edges(column, column, None if edges.kinds is None else column, nodes, n)
+    return Edges(column, column, None if edges.kinds is None else _Kinds(column), nodes, n)
+
+
+class _Kinds(str):
+    """The type of the kinds of edges, which data may leave out."""
 
 
 def _of_nodes(leaf: LeafSpec, nodes: set[str]) -> LeafSpec:
@@ -257,7 +290,62 @@ def _parsed(keys: tuple[Any, ...], text: Any) -> LeafSpec:
     named = [part for part in parts if not part.isdigit()]
     if parts[: len(named)] != named or any(not name.isidentifier() for name in named) or len(set(named)) < len(named):
         raise GraphError(where, "different names first, then numbers", f"`[{match[2]}]`", fix)
-    return LeafSpec(path, keys, dtype, tuple(named), tuple(int(part) for part in parts[len(named) :]))
+    like = "senders" if isinstance(text, _Kinds) else ""
+    return LeafSpec(path, keys, dtype, tuple(named), tuple(int(part) for part in parts[len(named) :]), like=like)
+
+
+def part_finder(leaves: Sequence[LeafSpec], structure: Any) -> Callable[[Any, Any], Any]:
+    """What finds parts of a model's instances, with types as the spec says.
+
+    Args:
+      leaves: The leaves of the spec.
+      structure: Its structure.
+
+    Returns:
+      `find(instance, part)`: the part; None if the instance does not have it.
+    """
+    places = list(dict.fromkeys(leaf.keys[:depth] for leaf in leaves for depth in range(1, len(leaf.keys) + 1)))
+
+    def find(instance: Any, part: Any) -> Any:
+        for keys in places:
+            if _part(instance, keys) is part:
+                whole: Any = structure.unflatten(leaves)
+                return jax.tree.map(lambda leaf: leaf.typed(instance), _part(whole, keys))
+        return None
+
+    return find
+
+
+def _part(whole: Any, keys: tuple[Any, ...]) -> Any:
+    """A part of an instance by the keys that lead to it; None if there is none."""
+    for key in keys:
+        try:
+            whole = _got(whole, key)
+        except (KeyError, AttributeError, IndexError, TypeError):
+            return None
+    return whole
+
+
+def _got(value: Any, key: Any) -> Any:
+    """What a key leads to; of a list of structures the list of what it leads to in each."""
+    name: Any = getattr(key, "key", getattr(key, "name", getattr(key, "idx", None)))
+    if isinstance(value, list) and not isinstance(name, int):
+        return [_got(each, key) for each in value]
+    return getattr(value, str(name)) if hasattr(key, "name") else value[name]
+
+
+def _is_of_jax(value: Any) -> bool:
+    """Whether JAX has a value already, which may be one that it differentiates or traces."""
+    return any(
+        isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(value.values if isinstance(value, Ragged) else value)
+    )
+
+
+def _zeros_like(value: Any) -> Any:
+    """A zero for each element of a sequence, or of each row of a data set's column of sequences."""
+    if isinstance(value, Ragged):
+        return Ragged(_zeros_like(value.values), value.sizes)
+    return np.zeros(np.shape(value), np.int32)
 
 
 def _rows(value: Any) -> list[Any]:

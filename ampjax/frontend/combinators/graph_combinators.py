@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import DataError, GraphError
+from ampjax.frontend.combinators.sequences import is_symbolic, row_type, sequences_of
 from ampjax.frontend.combinators.structures import Ragged
 from ampjax.frontend.combinators.tracing import (
     Call,
     along,
     bind,
-    dimensions,
     require_same,
     require_structure,
     trace,
@@ -105,14 +105,14 @@ def propagate(sends: Sequence[Callable[[Any], Any]], edges: Edges, h: Any) -> An
       DataError: If an edge leads out of the graph, or its kind is none.
     """
     functions = [sends] if callable(sends) else list(sends)
-    leaves, structure = jax.tree.flatten(h)
+    leaves, structure = sequences_of("propagate", h)
     _check(functions, edges, leaves)
-    rows = structure.unflatten([jax.ShapeDtypeStruct(jnp.shape(x)[1:], jnp.result_type(x)) for x in leaves])
+    rows = structure.unflatten([row_type(x) for x in leaves])
     line = user_line()
-    if dimensions() is None or isinstance(jnp.shape(leaves[0])[0], int):
+    if not is_symbolic(leaves):
         sent = [jax.tree.flatten(jax.eval_shape(send, rows)) for send in functions]
         _check_sent([tree for _, tree in sent], [types for types, _ in sent], line)
-        return _sent(functions, edges, h, sent[0][1].unflatten(sent[0][0]), line)
+        return _sent(functions, edges, structure.unflatten(leaves), sent[0][1].unflatten(sent[0][0]), line)
     traced = [trace(send, rows) for send in functions]
     first, _, types = traced[0]
     _check_sent([function.results for function, _, _ in traced], [results for _, _, results in traced], line)
@@ -178,7 +178,8 @@ def _check(functions: Sequence[Any], edges: Any, leaves: Sequence[Any]) -> None:
         wanted = "each kind" if edges.n_kinds is None else f"each of the {edges.n_kinds} kinds"
         raise GraphError(user_line(), f"a function for {wanted} of edges", f"{len(functions)}", "Give one for each.")
     lengths = {str(jnp.shape(x)[0]) if not isinstance(x, Ragged) and jnp.ndim(x) else "none" for x in leaves}
-    if len(lengths) != 1 or "none" in lengths or (edges.nodes and lengths != {edges.nodes}):
+    is_others = edges.nodes and is_symbolic(leaves) and lengths != {edges.nodes}
+    if len(lengths) != 1 or "none" in lengths or is_others:
         over = f"over the nodes `{edges.nodes}`" if edges.nodes else "of one length, over the nodes"
         got = ", ".join(shape_text(type_of(x)) if not isinstance(x, Ragged) else repr(x) for x in leaves) or "nothing"
         raise GraphError(user_line(), f"arrays {over}, as the values to send", got, "Give a value of each node.")

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.core import ShapedArray
 
 from ampjax.errors import DataError, GraphError
+from ampjax.frontend.combinators.empty_sequences import learns_types, none_of
 from ampjax.frontend.combinators.sequences import dimension_of, is_symbolic, length_of, row_type, sequences_of
 from ampjax.frontend.combinators.structures import stack
 from ampjax.frontend.combinators.tracing import (
@@ -92,6 +93,8 @@ def _recursed(f: Callable[..., Any], init: Any, leaves: Sequence[Any], structure
 
     def recur(j: Any) -> Any:
         _require_integer(j)
+        if learns_types():
+            return init
         at = int(j)
         if at >= n:
             raise DataError(user_line(), f"an element below {n}, or a negative number", f"{at}", _MEND_NUMBERS)
@@ -118,7 +121,7 @@ def _recursed(f: Callable[..., Any], init: Any, leaves: Sequence[Any], structure
         waiting.remove(at)
 
     if not n:
-        return jax.tree.map(lambda x: jnp.zeros((0, *x.shape), x.dtype), init)
+        return none_of(lambda: init)
     for i in range(n):
         if i not in results:
             waiting.append(i)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import contextvars
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +12,9 @@ import numpy as np
 from jax.core import ShapedArray
 
 from ampjax.errors import DataError, GraphError
-from ampjax.frontend.combinators.structures import as_sequence, is_rows, stack
+from ampjax.frontend.combinators.empty_sequences import blank, learns_types, none_of
+from ampjax.frontend.combinators.running_models import as_specified
+from ampjax.frontend.combinators.structures import Ragged, as_sequence, has_values, is_rows, stack, transposed
 from ampjax.frontend.combinators.tracing import (
     Call,
     along,
@@ -26,9 +27,6 @@ from ampjax.frontend.combinators.tracing import (
     user_line,
 )
 from ampjax.jaxprs.primitives import shape_text
-
-_LEARNS_TYPES: contextvars.ContextVar[bool] = contextvars.ContextVar("ampjax_learns_types", default=False)
-"""Whether a function runs on an element that is not there, to learn the types of its results."""
 
 
 def scan(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, *, reverse: bool = False) -> tuple[Any, Any]:
@@ -57,7 +55,7 @@ def scan(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, *, revers
             if not isinstance(result, tuple | list) or len(result) != 2:
                 raise _no_pair(user_line(), [type_of(leaf) for leaf in jax.tree.leaves(result)])
             carry, ys[i] = result
-        return carry, stack(ys) if n else _empty(lambda: f(init, _blank(leaves, structure))[1])
+        return carry, stack(ys) if n else none_of(lambda: f(init, _blank(leaves, structure))[1])
     line, dimension = user_line(), dimension_of("scan", leaves)
     carry_leaves, carry_structure = jax.tree.flatten(init)
     step, closed, results = trace(f, jax.tree.map(type_of, init), structure.unflatten([row_type(x) for x in leaves]))
@@ -102,7 +100,7 @@ def map(f: Callable[..., Any], *xs: Any) -> Any:
     if not is_symbolic(leaves):
         n = length_of("map", leaves)
         if not n:
-            return _empty(lambda: f(*_blank(leaves, structure)))
+            return none_of(lambda: f(*_blank(leaves, structure)))
         return stack([f(*structure.unflatten([leaf[i] for leaf in leaves])) for i in range(n)])
     line, dimension = user_line(), dimension_of("map", leaves)
     each, closed, results = trace(f, *structure.unflatten([row_type(x) for x in leaves]))
@@ -176,7 +174,8 @@ def sum(xs: Any) -> Any:
       xs: A sequence, or a pytree of sequences.
 
     Returns:
-      What one element looks like: arrays of its shapes, `[...]` from `[n, ...]`, and of its dtypes.
+      What one element looks like: arrays of its shapes, `[...]` from `[n, ...]`, and of its dtypes; truth values and short integers are
+      counted in int32.
     """
     return _reduced("sum", xs, lambda x: jnp.sum(jnp.asarray(x), 0))
 
@@ -185,27 +184,31 @@ def max(xs: Any) -> Any:
     """The largest of a sequence's elements, entry by entry; minus infinity for an empty one, of which most losses make NaN. Equal ones share the gradient.
 
     Args:
-      xs: A sequence of floats, or a pytree of such sequences.
+      xs: A sequence, or a pytree of sequences.
 
     Returns:
-      What one element looks like, of its dtypes.
+      What one element looks like, of its dtypes; for an empty sequence of integers the least that there is.
     """
-    return _reduced("max", xs, lambda x: jnp.max(jnp.asarray(x), 0, initial=-jnp.inf))
+    return _reduced("max", xs, lambda x: jnp.max(jnp.asarray(x), 0, initial=least(x.dtype)))
 
 
 def logsumexp(xs: Any) -> Any:
     """`log(sum(exp(x)))` over a sequence, entry by entry; minus infinity for an empty one.
 
     Args:
-      xs: A sequence of floats, or a pytree of such sequences.
+      xs: A sequence, or a pytree of sequences.
 
     Returns:
-      What one element looks like, of its dtypes.
+      What one element looks like: of its float dtypes, float32 for integers.
     """
     return _reduced(
         "logsumexp",
         xs,
-        lambda x: jax.nn.logsumexp(jnp.asarray(x), 0) if len(x) else jnp.max(jnp.asarray(x), 0, initial=-jnp.inf),
+        lambda x: (
+            jax.nn.logsumexp(x, 0)
+            if len(x)
+            else jnp.full(x.shape[1:], -jnp.inf, jnp.promote_types(x.dtype, jnp.float16))
+        ),
     )
 
 
@@ -257,7 +260,7 @@ def take(xs: Any, at: Any) -> Any:
     if not is_symbolic(leaves):
         n = length_of("take", leaves)
         if not -n <= int(at) < n:
-            if _LEARNS_TYPES.get():
+            if learns_types():
                 return _blank(leaves, structure)
             fix = "Take what is there; `amp.cond` of `amp.length` chooses what to do without."
             raise DataError(user_line(), "an element that the sequence has", f"number {int(at)} of {n} elements", fix)
@@ -268,10 +271,32 @@ def take(xs: Any, at: Any) -> Any:
 
 def _reduced(kind: str, xs: Any, eager: Callable[[Any], Any]) -> Any:
     leaves, structure = sequences_of(kind, xs)
+    for leaf in leaves:
+        if isinstance(leaf, Ragged):
+            fix = "Reduce the inner sequences in a `map` first."
+            raise GraphError(user_line(), f"a sequence of arrays for `{kind}`", "a sequence of sequences", fix)
     if not is_symbolic(leaves):
         return structure.unflatten([eager(leaf) for leaf in leaves])
-    types = [ShapedArray(leaf.shape[1:], leaf.dtype) for leaf in leaves]
-    return structure.unflatten(bind(Call(kind, types, line=user_line()), leaves))
+    one = [jax.ShapeDtypeStruct((1, *leaf.shape[1:]), leaf.dtype) for leaf in leaves]
+    types = [
+        ShapedArray(leaf.shape[1:], jax.eval_shape(eager, each).dtype) for leaf, each in zip(leaves, one, strict=True)
+    ]
+    operands = [
+        leaf if leaf.dtype == result.dtype else map(lambda x, to=result.dtype: x.astype(to), leaf)
+        for leaf, result in zip(leaves, types, strict=True)
+    ]
+    return structure.unflatten(bind(Call(kind, types, line=user_line()), operands))
+
+
+def least(dtype: Any) -> Any:
+    """The least number of a dtype: minus infinity, where it has that.
+
+    Args:
+      dtype: The dtype.
+    """
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return -np.inf
+    return False if jnp.issubdtype(dtype, jnp.bool_) else np.iinfo(dtype).min
 
 
 def sequences_of(what: str, xs: Any) -> tuple[list[Any], Any]:
@@ -284,8 +309,7 @@ def sequences_of(what: str, xs: Any) -> tuple[list[Any], Any]:
     Raises:
       GraphError: If there is none, or a number is among them.
     """
-    leaves, structure = jax.tree.flatten(xs, is_leaf=is_rows)
-    leaves = [_no_elements(leaf) if _LEARNS_TYPES.get() else as_sequence(leaf) for leaf in leaves]
+    leaves, structure = jax.tree.flatten(jax.tree.map(_sequence, xs, is_leaf=is_rows), is_leaf=is_rows)
     for leaf in leaves:
         if not is_rows(leaf) and not jnp.ndim(leaf):
             fix = "Give arrays whose first axis counts elements."
@@ -336,23 +360,18 @@ def row_type(leaf: Any) -> Any:
     return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
 
 
+def _sequence(part: Any) -> Any:
+    """A sequence as an array or a `Ragged`, with types as the spec says where it is an instance's; of a list of structures the structure of lists."""
+    is_bare = isinstance(part, list) or (isinstance(part, Ragged | np.ndarray) and not has_values(part))
+    if is_bare and dimensions() is None and (found := as_specified(part)) is not None:
+        return found
+    if isinstance(part, list):
+        return jax.tree.map(as_sequence, transposed(part), is_leaf=is_rows)
+    is_number = not isinstance(part, Ragged) and not jnp.ndim(part)
+    # What stands for an element of an empty list may be a number where the model expects a sequence.
+    return np.zeros(0, jnp.result_type(part)) if learns_types() and is_number else part
+
+
 def _blank(leaves: Sequence[Any], structure: Any) -> Any:
     """An element of zeros, to learn the shapes of results where there is no element."""
-    return structure.unflatten(
-        [leaf.values[0:0] if is_rows(leaf) else np.zeros(leaf.shape[1:], leaf.dtype) for leaf in leaves]
-    )
-
-
-def _no_elements(leaf: Any) -> Any:
-    """What stands for an element of an empty list may be a number where the model expects a sequence: then one without elements."""
-    leaf = as_sequence(leaf)
-    return leaf if is_rows(leaf) or jnp.ndim(leaf) else np.zeros(0, jnp.result_type(leaf))
-
-
-def _empty(one: Callable[[], Any]) -> Any:
-    """No elements, of the types that a function gives."""
-    token = _LEARNS_TYPES.set(True)
-    try:
-        return jax.tree.map(lambda x: jnp.zeros((0, *jnp.shape(x)), jnp.result_type(x)), one(), is_leaf=is_rows)
-    finally:
-        _LEARNS_TYPES.reset(token)
+    return structure.unflatten([blank(leaf) for leaf in leaves])

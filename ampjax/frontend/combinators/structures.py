@@ -49,15 +49,12 @@ class Ragged:
         Raises:
           DataError: If a row is no sequence.
         """
-        for number, row in enumerate(rows):
-            if not isinstance(row, list | tuple | Ragged) and not np.ndim(row):
-                raise DataError(f"Ragged.of, row {number}", "a list or an array", f"{row!r}", "Give a list of rows.")
-        sizes = np.array([len(row) for row in rows], np.int64)
-        inner = [each for row in rows if isinstance(row, list | tuple) for each in row]
-        if inner and isinstance(inner[0], list | tuple):
-            return cls(cls.of(inner, dtype), sizes)
-        parts = [np.asarray(row, dtype) for row in rows if len(row)]
-        return cls(np.concatenate(parts) if parts else np.zeros(0, dtype or np.int32), sizes)
+        whole = _in_one(list(rows))
+        return whole if dtype is None else whole._cast(dtype)
+
+    def _cast(self, dtype: Any) -> Ragged:
+        values = self.values
+        return Ragged(values._cast(dtype) if isinstance(values, Ragged) else values.astype(dtype), self.sizes)
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -216,18 +213,53 @@ def stack(rows: Sequence[Any]) -> Any:
 
     def column(*values: Any) -> Any:
         if any(isinstance(value, Ragged) for value in values) or len({jnp.shape(value) for value in values}) > 1:
-            sizes = np.array([len(value) for value in values], np.int64)
-            inner = [value[i : i + 1] for value in values for i in range(len(value))]
-            return Ragged(_joined(inner), sizes)
+            return _in_one(values)
         return jnp.stack([jnp.asarray(value) for value in values])
 
     return jax.tree.map(column, *rows, is_leaf=is_rows)
 
 
-def _joined(parts: Sequence[Any]) -> Any:
-    if isinstance(parts[0], Ragged):
-        return Ragged(_joined([part.values for part in parts]), np.concatenate([part.sizes for part in parts]))
-    return jnp.concatenate(parts)
+def _in_one(rows: Sequence[Any]) -> Ragged:
+    """Sequences as the rows of one `Ragged`; what is known of the values of empty ones stays known."""
+    for number, row in enumerate(rows):
+        if not isinstance(row, list | tuple | Ragged) and not getattr(row, "ndim", 0):
+            raise DataError(f"Ragged.of, row {number}", "a list or an array", f"{row!r}", "Give a list of rows.")
+    return Ragged(_end_to_end(rows), np.array([len(row) for row in rows], np.int64))
+
+
+def _end_to_end(rows: Sequence[Any]) -> Any:
+    """The elements of sequences, one after the other: an array, or a `Ragged` where elements are rows of different lengths."""
+    parts = [part for row in rows if (part := _typed(row)) is not None]
+    filled = [part for part in parts if len(part)]
+    if not filled:
+        known = max(parts, key=_depth, default=np.zeros(0, np.int32))
+        return known[0:0]
+    if not any(isinstance(part, Ragged) for part in filled) and len({jnp.shape(part)[1:] for part in filled}) == 1:
+        return jnp.concatenate(filled) if _is_jax(filled) else np.concatenate(filled)
+    return _in_one([part[i] for part in filled for i in range(len(part))])
+
+
+def _typed(row: Any) -> Any:
+    """A sequence as an array or a `Ragged`; None for an empty list, of whose elements nothing is known."""
+    if not isinstance(row, list | tuple):
+        return row
+    if not row:
+        return None
+    if (
+        any(isinstance(each, list | tuple | Ragged) for each in row)
+        or len({getattr(each, "shape", ()) for each in row}) > 1
+    ):
+        return _in_one(row)
+    return jnp.stack(row) if _is_jax(row) else np.asarray(row)
+
+
+def _is_jax(values: Sequence[Any]) -> bool:
+    return any(isinstance(value, jax.Array) for value in values)
+
+
+def _depth(part: Any) -> int:
+    """How many lengths a sequence has."""
+    return 1 + _depth(part.values) if isinstance(part, Ragged) else jnp.ndim(part)
 
 
 def is_rows(value: Any) -> bool:
@@ -235,14 +267,29 @@ def is_rows(value: Any) -> bool:
     return isinstance(value, Ragged | list)
 
 
+def has_values(value: Any) -> bool:
+    """Whether an array, or rows of different lengths, have any values."""
+    return has_values(value.values) if isinstance(value, Ragged) else np.size(value) > 0
+
+
+def transposed(rows: Any) -> Any:
+    """A list of structures, such as trees, as a structure of lists; anything else as it is."""
+    if not isinstance(rows, list) or not rows or isinstance(rows[0], list | tuple | Ragged):
+        return rows
+    structure = jax.tree.structure(rows[0], is_leaf=is_rows)
+    if jax.tree_util.treedef_is_leaf(structure) or any(
+        jax.tree.structure(row, is_leaf=is_rows) != structure for row in rows
+    ):
+        return rows
+    return jax.tree.map(lambda *parts: [*parts], *rows, is_leaf=is_rows)
+
+
 def as_sequence(value: Any) -> Any:
     """A list as an array, or as a `Ragged` if it is one of rows; anything else as it is."""
     if not isinstance(value, list):
         return value
-    if not value:
-        return np.zeros(0, np.int32)  # floats could not be indices, integers can be either
-    is_nested = isinstance(value[0], list | tuple) or np.ndim(value[0])
-    return Ragged.of(value) if is_nested else np.asarray(value)
+    typed = _typed(value)
+    return np.zeros(0, np.int32) if typed is None else typed  # floats could not be indices, integers can be either
 
 
 @dataclass(frozen=True, eq=False)

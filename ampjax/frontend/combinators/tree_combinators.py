@@ -9,7 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from ampjax.errors import DataError, GraphError
-from ampjax.frontend.combinators.structures import Tree, stack
+from ampjax.frontend.combinators.empty_sequences import blank, learns_types, none_of
+from ampjax.frontend.combinators.sequences import is_symbolic, sequences_of
+from ampjax.frontend.combinators.structures import Tree, is_rows, stack
 from ampjax.frontend.combinators.tracing import (
     Call,
     along,
@@ -36,16 +38,20 @@ def fold_tree(
       arity: How many children every branch has.
 
     Returns:
-      The sequence of all nodes' states, in the order of the tree's rows, and the root's state.
+      The sequence of all nodes' states, in the order of the tree's rows, and the root's state; of several roots the first one's.
 
     Raises:
       GraphError: If leaf and branch give different types.
       DataError: If a branch has not `arity` children.
     """
     if not _is_traced(tree):
+        tree = _with_arrays(tree)
+        if learns_types() and not len(tree.parent):
+            state = leaf(_blank(tree))
+            return none_of(lambda: state), state
         children = tree.children()
         states: list[Any] = [None] * len(children)
-        for node in reversed(_from_root(children, tree)):
+        for node in reversed(_from_roots(children, tree)):
             value, below = _value(tree, node), [states[child] for child in children[node]]
             if not below:
                 states[node] = leaf(value)
@@ -55,7 +61,7 @@ def fold_tree(
                 states[node] = branch(value, *below)
             else:
                 states[node] = branch(value, stack(below))
-        return stack(states), states[_root(tree)]
+        return stack(states), states[_roots(tree)[0]]
     line, dimension = user_line(), tree.parent.shape[0]
     values, structure = jax.tree.flatten(tree.value)
     value = structure.unflatten([jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in values])
@@ -112,7 +118,7 @@ def scan_tree(f: Callable[[Any, Any], Any], init: Any, tree: Tree) -> Any:
 
     Args:
       f: `f(state, value) -> state`: a node's state from its parent's and its own value.
-      init: What the root gets as its parent's state, a pytree of arrays.
+      init: What each root gets as its parent's state, a pytree of arrays.
       tree: The tree.
 
     Returns:
@@ -123,9 +129,12 @@ def scan_tree(f: Callable[[Any, Any], Any], init: Any, tree: Tree) -> Any:
     """
     init = jax.tree.map(jnp.asarray, init)
     if not _is_traced(tree):
+        tree = _with_arrays(tree)
+        if learns_types() and not len(tree.parent):
+            return none_of(lambda: init)
         children, parent = tree.children(), [int(p) for p in tree.parent]
         states: list[Any] = [None] * len(children)
-        for node in _from_root(children, tree):
+        for node in _from_roots(children, tree):
             states[node] = f(init if parent[node] < 0 else states[parent[node]], _value(tree, node))
         return stack(states)
     line, dimension = user_line(), tree.parent.shape[0]
@@ -151,19 +160,30 @@ def _is_traced(tree: Tree) -> bool:
             f"{type(tree).__name__}",
             "Make one with `amp.Tree.of(...)` or from its columns.",
         )
-    return not isinstance(jnp.shape(tree.parent)[0], int)
+    return is_symbolic([tree.parent])
 
 
-def _from_root(children: list[list[int]], tree: Tree) -> list[int]:
-    order = [_root(tree)]
+def _with_arrays(tree: Tree) -> Tree:
+    """A tree whose columns are arrays, or rows of different lengths."""
+    (parent, side, *values), structure = sequences_of("a tree", (tree.parent, tree.side, tree.value))
+    return Tree(*structure.unflatten([parent, side, *values]))
+
+
+def _from_roots(children: list[list[int]], tree: Tree) -> list[int]:
+    order = [*_roots(tree)]
     for node in order:
         order += children[node]
     return order
 
 
-def _root(tree: Tree) -> int:
-    return next(node for node, parent in enumerate(tree.parent) if parent < 0)
+def _roots(tree: Tree) -> list[int]:
+    return [node for node, parent in enumerate(tree.parent) if parent < 0]
 
 
 def _value(tree: Tree, node: int) -> Any:
-    return jax.tree.map(lambda x: x[node], tree.value)
+    return jax.tree.map(lambda x: x[node], tree.value, is_leaf=is_rows)
+
+
+def _blank(tree: Tree) -> Any:
+    """What the value of a node would be."""
+    return jax.tree.map(blank, tree.value, is_leaf=is_rows)

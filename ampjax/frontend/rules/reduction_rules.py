@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import GraphError
+from ampjax.frontend.combinators.sequences import least
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.deduction.lowering import Lowering
 from ampjax.frontend.draft.graph_draft import built
@@ -165,6 +166,8 @@ def segment_sum(rows: jax.Array, ids: jax.Array, n: int) -> jax.Array:
 def _segment_max(rows: jax.Array, ids: jax.Array, n: int) -> jax.Array:
     """The largest of each segment, entry by entry; equal ones share the gradient."""
     most = jax.lax.stop_gradient(jax.ops.segment_max(rows, ids, n))
+    if not jnp.issubdtype(rows.dtype, jnp.inexact):
+        return most
     first = (rows == most[jnp.minimum(ids, n - 1)]).astype(rows.dtype)
     many = jax.ops.segment_sum(first, ids, n)
     mean = jax.ops.segment_sum(rows * first, ids, n) / jnp.maximum(many, 1)
@@ -195,8 +198,7 @@ def _column_log_sum_exp(values: np.ndarray, space: IndexSpace, data: Any) -> np.
 
 def _column_max(values: np.ndarray, space: IndexSpace, data: Any) -> np.ndarray:
     assert space.parent is not None
-    least = -np.inf if values.dtype.kind == "f" else np.iinfo(values.dtype).min
-    out = np.full((space.parent.n_rows(data), *values.shape[1:]), least, values.dtype)
+    out = np.full((space.parent.n_rows(data), *values.shape[1:]), least(values.dtype), values.dtype)
     np.maximum.at(out, space.parents(data), values)
     return out
 

@@ -1,0 +1,51 @@
+"""Sequences without elements, where a model runs as it is: a function of an element tells the types of its results on one of zeros."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.frontend.combinators.structures import Ragged, is_rows
+
+_LEARNS_TYPES: contextvars.ContextVar[bool] = contextvars.ContextVar("ampjax_learns_types", default=False)
+
+
+def learns_types() -> bool:
+    """Whether a function runs on an element that is not there, to learn the types of its results."""
+    return _LEARNS_TYPES.get()
+
+
+def none_of(one: Callable[[], Any]) -> Any:
+    """No elements, of the types that a function gives.
+
+    Args:
+      one: Gives what an element would be, a pytree.
+    """
+    token = _LEARNS_TYPES.set(True)
+    try:
+        return jax.tree.map(_none, one(), is_leaf=is_rows)
+    finally:
+        _LEARNS_TYPES.reset(token)
+
+
+def blank(leaf: Any) -> Any:
+    """What an element of a sequence would be: zeros, or a sequence without elements.
+
+    Args:
+      leaf: The sequence.
+    """
+    if isinstance(leaf, Ragged):
+        return leaf.values[0:0]
+    is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return (jnp if is_key else np).zeros(leaf.shape[1:], leaf.dtype)
+
+
+def _none(element: Any) -> Any:
+    if isinstance(element, Ragged):
+        return Ragged(element[0:0], np.zeros(0, np.int64))
+    return jnp.zeros((0, *jnp.shape(element)), jnp.result_type(element))

@@ -1,0 +1,100 @@
+"""The types of an instance's sequences, where a model runs as it is: the spec says them, of the compiled model that runs."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Any
+
+Find = Callable[[Any, Any], Any]
+"""`find(instance, part)`: a part of an instance as the spec says; None if it is no part of it."""
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    """A model that has been compiled.
+
+    Args:
+      model: The model, as long as it is there.
+      find: Finds parts of its instances.
+    """
+
+    model: weakref.ref[Any]
+    find: Find
+
+
+_KNOWN: dict[CodeType, list[_Compiled]] = {}
+
+
+def remember(model: Callable[..., Any], find: Find) -> None:
+    """Remembers the spec of a model.
+
+    Args:
+      model: The model.
+      find: Finds parts of its instances.
+    """
+    code = getattr(_function_of(model), "__code__", None)
+    if code is None:
+        return
+
+    def forget(gone: Any) -> None:
+        _KNOWN[code] = [each for each in _KNOWN.get(code, ()) if each.model is not gone]
+        if not _KNOWN[code]:
+            del _KNOWN[code]
+
+    with contextlib.suppress(TypeError):  # an object without weak references is not remembered
+        own = _Compiled(weakref.ref(model, forget), find)
+        _KNOWN[code] = [*(each for each in _KNOWN.get(code, ()) if each.model() is not model), own]
+
+
+def as_specified(part: Any) -> Any:
+    """A part of the instance that a compiled model runs on now, as the model's spec says; None if it is no such part.
+
+    Args:
+      part: What a combinator was given.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        for known in reversed(_KNOWN.get(frame.f_code, ())):
+            model = known.model()
+            if model is None or not _is_running(model, frame):
+                continue
+            for instance in _arguments(frame):
+                if (found := known.find(instance, part)) is not None:
+                    return found
+        frame = frame.f_back
+    return None
+
+
+def _function_of(model: Any) -> Any:
+    """The Python function that runs when a model is called."""
+    while isinstance(model, functools.partial):
+        model = model.func
+    if not hasattr(model, "__code__") and not hasattr(model, "__func__"):
+        model = type(model).__call__
+    return getattr(model, "__func__", model)
+
+
+def _is_running(model: Any, frame: FrameType) -> bool:
+    """Whether a frame of a model's code is one of this model: it has the same variables from outside, or is a method of this object."""
+    function, values = _function_of(model), frame.f_locals
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    if any(values[name] is not cell.cell_contents for name, cell in cells if name in values):
+        return False
+    if isinstance(model, functools.partial) or hasattr(model, "__code__"):
+        return True
+    owner = getattr(model, "__self__", model)
+    return any(value is owner for value in _arguments(frame))
+
+
+def _arguments(frame: FrameType) -> Iterator[Any]:
+    """Yields what a function was called with, as far as its variables still have it."""
+    code = frame.f_code
+    n = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
+    for name in code.co_varnames[:n]:
+        yield frame.f_locals.get(name)
