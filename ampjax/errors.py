@@ -96,6 +96,10 @@ class NumericsWarning(RuntimeWarning):
     """The warning in place of a `NumericsError`, also in four parts: training continues, but its numbers can't be trusted."""
 
 
+class SameNumbersWarning(UserWarning):
+    """The warning of random numbers that all examples share, since the model draws them with a key that is none of theirs."""
+
+
 class TuningWarning(UserWarning):
     """A target that no trial of `amp.tune` has reached, in four parts like an error; the result has the settings that came closest."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.errors import DataError, GraphError
+from ampjax.errors import DataError, GraphError, SameNumbersWarning
 from ampjax.frontend.combinators.embeddings import AnyTable
 from ampjax.frontend.combinators.running_models import remember
 from ampjax.frontend.combinators.structures import Stacked
@@ -40,6 +41,7 @@ from ampjax.frontend.rules import (
     tree_rules,
     while_rules,
 )
+from ampjax.frontend.shared_keys import draws_numbers, lines_of_shared_draws, refuse_other_generators
 from ampjax.ir.graph import Graph
 from ampjax.jaxprs.primitives import shape_text
 from ampjax.numerics.differences import Verification
@@ -85,6 +87,9 @@ class Compiled:
     Attributes:
       graph: The graph, for `Trainer`, `verify`, `simulate`.
       initial_params: The parameters as they were given.
+      draws: Whether the model draws random numbers.
+      drawings: Where in the model each node does so that draws with `amp.stochastic` or `amp.dropout`, by the node's name.
+      shared_draws: The lines that draw with keys that are the same for all examples.
     """
 
     def __init__(self, model: Model, params: Mapping[str, Any], spec: Any, copies: int = 1):
@@ -104,6 +109,10 @@ class Compiled:
                 function, constants, results = trace(whole, types, instance)
                 function = replace(function, called="")  # not the variable for the compiled model
             refuse_leaks(function.jaxpr, constants)
+            refuse_other_generators(function.jaxpr, function.line)
+            self.draws = draws_numbers(function.jaxpr)
+            is_examples = [False] * (len(constants) + len(values)) + [True] * len(self._leaves)
+            self.shared_draws = lines_of_shared_draws(function, is_examples)
             metrics = _metrics_of(function, results)
             low.draft.reserve([c.options["name"] for c in calls(function.jaxpr) if c.kind == "node"])
             low.draft.reserve_outputs([c.options["name"] for c in calls(function.jaxpr) if c.kind == "output"])
@@ -113,7 +122,7 @@ class Compiled:
             low.terms += [LossTerm(told[i], region, metric=name, count=None) for i, name in metrics]
             note_losses(low, jnp.promote_types(results[0].dtype, jnp.float32))
         remember(model, part_finder(self._leaves, structure))
-        self._draft = low.draft
+        self._draft, self.drawings = low.draft, low.draft.drawings
         self.graph: Graph = low.draft.build(copies)
         # A traced program can't travel to another process, but the model can, and is traced there again.
         self.graph.remake = partial(_graph_of, model, params, spec, copies)
@@ -234,7 +243,6 @@ class Compiled:
 
         Raises:
           NumericsError: If they differ; names the parameters and lists all differences.
-          GraphError: If the model draws random numbers, as dropout does.
           DataError: If there is no instance, one does not fit, or the model's own loss or gradients are not finite.
           ParameterError: If the parameters do not fit.
         """
@@ -320,7 +328,16 @@ def compile(model: Model, params: Mapping[str, Any], spec: Any, *, copies: int =
             raise GraphError(where, "arrays of floats", f"{getattr(leaf, 'dtype', type(leaf).__name__)}", fix)
     if isinstance(copies, bool) or not isinstance(copies, int) or copies < 1:
         raise GraphError("compile, copies", "a number of copies, at least 1", f"{copies!r}", "1 is the network alone.")
-    return Compiled(model, params, spec, copies)
+    compiled = Compiled(model, params, spec, copies)
+    for line in compiled.shared_draws[:1]:
+        fix = (
+            "Fold a number of the example into the key, or draw in `amp.stochastic`, which has a key for each message."
+        )
+        told = GraphError(
+            line, "a key of each example's own", "one that is the same for all, which draw the same numbers", fix
+        )
+        warnings.warn(str(told), SameNumbersWarning, stacklevel=2)
+    return compiled
 
 
 def _require_some(method: str, instances: Any) -> None:

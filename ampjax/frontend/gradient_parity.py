@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 import optax
 
-from ampjax.errors import DataError, GraphError, NumericsError
-from ampjax.frontend.combinators.structures import Ragged
+from ampjax.errors import DataError, NumericsError
+from ampjax.frontend.combinators.draw_places import counting
+from ampjax.frontend.drawn_keys import DrawnKeys
 from ampjax.numerics.differences import Difference, Verification, compare, difference_table
 from ampjax.numerics.double_precision import operation_by_operation, widened
 from ampjax.numerics.product_precision import advice_on_rounded_products
@@ -49,23 +52,21 @@ def verify_gradients(
       The verdict: they agree.
 
     Raises:
-      GraphError: If the model draws random numbers.
       DataError: If the function's own loss or gradients are not finite.
       NumericsError: If they differ.
     """
-    drawing = [f"`{name}`" for name, node in compiled.graph.nodes.items() if node.draws]
-    if drawing:
-        fix = "Compile it without them to compare: leave out `amp.dropout` and `amp.stochastic`."
-        raise GraphError("verify", "a model without random numbers", f"those of {', '.join(drawing)}", fix)
     data = compiled.data(instances)
-    want, how = _by_jax(compiled, instances, params, reporter)
+    trainer = Trainer(compiled.graph, optax.sgd(0.0), params=compiled.node_params(params), settings=_SETTINGS)
+    session = trainer.session
+    drawn = DrawnKeys(compiled.drawings, session.scheduler, session.row_seeds)
+    watching = session.passes.watched(drawn) if compiled.drawings else nullcontext()
+    with showing_compilations(reporter, session.preparation.most_kernels(data)), watching:
+        loss = trainer.accumulate(data, update=False)["loss_sum"]
+    want, how = _by_jax(compiled, instances, params, drawn, reporter)
     for key, tree in want.items():
         if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)):
             fix = "Look for a division by 0, and for `amp.max` of an empty sequence, which is minus infinity."
             raise DataError(f"verify, {_part(key)}", f"finite numbers from `{name}` itself", "NaN or infinity", fix)
-    trainer = Trainer(compiled.graph, optax.sgd(0.0), params=compiled.node_params(params), settings=_SETTINGS)
-    with showing_compilations(reporter, trainer.session.preparation.most_kernels(data)):
-        loss = trainer.accumulate(data, update=False)["loss_sum"]
     differences = compare({_LOSS: loss, **compiled.gradients(trainer.gradients)}, want)
     return _verdict(name, len(instances), how, differences, tolerance)
 
@@ -98,39 +99,32 @@ _NOT_LOOKED_AT = (
 
 
 def _by_jax(
-    compiled: Compiled, instances: Sequence[Any], params: Mapping[str, Any], reporter: Reporter
+    compiled: Compiled, instances: Sequence[Any], params: Mapping[str, Any], drawn: DrawnKeys, reporter: Reporter
 ) -> tuple[dict[str, Any], str]:
     """The function's own loss and gradients, and how they were computed."""
+    if compiled.draws:  # keys give other numbers in float64
+        summed = _summed(compiled, instances, dict(params), reporter, drawn)
+        return summed, "in its own precision, with the random numbers that the engine drew"
     try:
         with operation_by_operation():
-            narrow = _as_they_are_read(instances)
-            return _summed(compiled, narrow, widened(dict(params)), reporter), "operation by operation in float64"
+            return _summed(compiled, instances, widened(dict(params)), reporter), "operation by operation in float64"
     except Exception:  # a function that names a dtype need not fit together in float64
         return _summed(compiled, instances, dict(params), reporter), "in its own precision"
 
 
-def _summed(compiled: Compiled, instances: Sequence[Any], params: Any, reporter: Reporter) -> dict[str, Any]:
+def _summed(
+    compiled: Compiled, instances: Sequence[Any], params: Any, reporter: Reporter, drawn: DrawnKeys | None = None
+) -> dict[str, Any]:
     function, total = jax.value_and_grad(compiled.loss), None
     with reporter.part("jax.grad", len(instances)) as advance:
         for i in range(len(instances)):
-            one = jax.tree.map(np.asarray, function(params, [instances[i]]))
+            with nullcontext() if drawn is None else counting(partial(drawn.key, i)):
+                one = jax.tree.map(np.asarray, function(params, [instances[i]]))
             total = one if total is None else jax.tree.map(np.add, total, one)
             advance()
     assert total is not None
     loss, grads = total
     return {_LOSS: loss, **grads}
-
-
-def _as_they_are_read(instances: Sequence[Any]) -> list[Any]:
-    """Instances with floats as narrow as the engine reads them."""
-
-    def narrow(leaf: Any) -> Any:
-        if isinstance(leaf, Ragged):
-            return Ragged(narrow(leaf.values), leaf.sizes)
-        is_double = isinstance(leaf, float) or getattr(leaf, "dtype", None) == np.float64
-        return np.asarray(leaf, jax.dtypes.canonicalize_dtype(np.float64)) if is_double else leaf
-
-    return [jax.tree.map(narrow, instances[i]) for i in range(len(instances))]
 
 
 def _part(key: str) -> str:

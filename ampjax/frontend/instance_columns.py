@@ -14,6 +14,7 @@ from ampjax.errors import DataError
 from ampjax.frontend.chosen_messages import ChosenMessages, RegionMessages, SpaceMessages
 from ampjax.frontend.deduction.numpy_equations import numpy_results
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
+from ampjax.frontend.draft.payload_types import from_raw, raw, raw_type
 from ampjax.frontend.instance_topologies import InstanceTopologies
 from ampjax.ir.instances import Messages
 from ampjax.jaxprs.primitives import bind
@@ -116,13 +117,11 @@ class Columns:
         size = 1 << max(n - 1, 0).bit_length()  # few sizes, so that few programs are compiled
         axes = [0 if isinstance(operand, Column) else None for operand in operands]
         padded = [
-            np.concatenate([row, np.zeros((size - n, *row.shape[1:]), row.dtype)]).astype(atom.aval.dtype)
-            if axis == 0
-            else row
+            _in_size(row, size, atom.aval) if axis == 0 else row
             for row, axis, atom in zip(rows, axes, source.invars, strict=True)
         ]
         results = jax.vmap(lambda *values: bind(source, values), in_axes=axes)(*padded)
-        return [np.asarray(result)[:n] for result in results]
+        return [np.asarray(raw(result))[:n] for result in results]
 
     def _row(self, dimensions: tuple[str, ...], row: int) -> str:
         """A row of the space of some dimensions, in words."""
@@ -256,6 +255,12 @@ class CompiledInstances:
 
     def __repr__(self) -> str:
         return f"CompiledInstances({self._n} instances, {len(self._pumped)} pumps)"
+
+
+def _in_size(rows: np.ndarray, size: int, kind: Any) -> Any:
+    """So many values of a type, for JAX: those of a column, and zeros."""
+    padded = np.concatenate([rows, np.zeros((size - len(rows), *rows.shape[1:]), rows.dtype)])
+    return from_raw(padded.astype(raw_type(kind).dtype), kind.dtype)
 
 
 def _pumped(plan: PumpPlan, columns: Columns) -> _Pumped:

@@ -15,8 +15,11 @@ from ampjax.errors import DataError, GraphError
 from ampjax.frontend.combinators.graph_combinators import Edges
 from ampjax.frontend.combinators.structures import Ragged, Stacked
 from ampjax.frontend.combinators.tracing import Dimensions
+from ampjax.frontend.draft.payload_types import from_raw, is_key, raw, raw_type
 
-_TYPE = re.compile(r"\s*([a-z]+\d*)\s*\[([^\]]*)\]\s*")
+_TYPE = re.compile(r"\s*([a-z]+\d*|key<\w+>)\s*\[([^\]]*)\]\s*")
+_KEYS = ("threefry2x32", "rbg", "unsafe_rbg")
+"""JAX's generators of random numbers, each of which has keys of its own type."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +29,11 @@ class LeafSpec:
     Args:
       path: Where it is in the instance, as JAX writes paths.
       keys: The path's keys.
-      dtype: Its dtype.
+      dtype: Its dtype; of PRNG keys that of the integers that they are made of.
       dimensions: Names of its leading dimensions, from the outside.
-      shape: The other dimensions.
+      shape: The other dimensions; of PRNG keys with that of their integers.
       is_of_nodes: Whether its elements are the nodes of a graph.
+      of_keys: The keys' dtype, if these are typed PRNG keys; else None.
       like: For the kinds of edges, the name of the column beside it that it is as long as: without kinds, all are of kind 0. Empty otherwise.
     """
 
@@ -39,6 +43,7 @@ class LeafSpec:
     dimensions: tuple[str, ...]
     shape: tuple[int, ...]
     is_of_nodes: bool = False
+    of_keys: Any = None
     like: str = ""
 
     def aval(self, dimensions: Dimensions) -> jax.ShapeDtypeStruct:
@@ -48,6 +53,8 @@ class LeafSpec:
           dimensions: Those of the model.
         """
         named = tuple(dimensions.get(name) for name in self.dimensions)
+        if self.of_keys is not None:
+            return jax.ShapeDtypeStruct((*named, *self.shape[:-1]), self.of_keys)
         return jax.ShapeDtypeStruct((*named, *self.shape), self.dtype)
 
     def read(self, instances: Sequence[Any]) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -107,6 +114,7 @@ class LeafSpec:
             rows, sizes = self._read([value])
         except DataError as error:
             raise DataError(f"instance {number}, `{self.path}`", error.expected, error.got, error.fix) from None
+        rows = rows if self.of_keys is None else from_raw(rows, self.of_keys)
         if not self.dimensions:
             return rows[0]
         whole: Any = rows
@@ -208,7 +216,24 @@ class LeafSpec:
                 if name in ("parent", "side", "value") and isinstance(value, tuple | list):
                     fix = "Make a tree of nested tuples with `amp.Tree.of(...)`."
                 raise DataError(f"instance {number}", f"`{self.path}`", f"{there}", fix) from None
-        return _zeros_like(getattr(around, self.like)) if value is None and self.like else value
+        if value is None and self.like:
+            return _zeros_like(getattr(around, self.like))
+        return self._as_integers(value)
+
+    def _as_integers(self, value: Any) -> Any:
+        """PRNG keys as the integers that they are made of, also in a list or rows; anything else as it is."""
+        if isinstance(value, list | tuple):
+            has_keys = self.of_keys is not None or (len(value) and isinstance(value[0], jax.Array))
+            return [self._as_integers(each) for each in value] if has_keys else value
+        if isinstance(value, Ragged):
+            return Ragged(self._as_integers(value.values), value.sizes)
+        if not isinstance(value, jax.Array) or not is_key(value):
+            return value
+        if self.of_keys != value.dtype:
+            where, own = f"instances, `{self.path}`", "keys of its type" if self.of_keys is not None else "numbers"
+            fix = f'Write `{value.dtype}` in the spec, or give `jax.random.key_data(...)`, which is "uint32[2]".'
+            raise DataError(where, f"{own}, as the spec says", f"PRNG keys, {value.dtype}", fix)
+        return np.asarray(raw(value))
 
 
 def parse(spec: Any) -> tuple[list[LeafSpec], Any]:
@@ -269,13 +294,19 @@ def _of_nodes(leaf: LeafSpec, nodes: set[str]) -> LeafSpec:
     return replace(leaf, is_of_nodes=bool(own))
 
 
-def _parsed(keys: tuple[Any, ...], text: Any) -> LeafSpec:
-    path = jax.tree_util.keystr(keys)
+def _parsed(keys_of: tuple[Any, ...], text: Any) -> LeafSpec:
+    path = jax.tree_util.keystr(keys_of)
     where = f"spec, `{path}`"
     fix = 'Write `"int32[t]"` for a sequence, `"float32[n,11]"` for one of vectors, `"int32[]"` for a number.'
     match = _TYPE.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise GraphError(where, "a type, such as `float32[n,11]`", f"{text!r}", fix)
+    keys = [jax.eval_shape(lambda name=name: jax.random.key(0, impl=name)) for name in _KEYS]
+    of_keys = next((key for key in keys if str(key.dtype) == match[1]), None)
+    if of_keys is not None:
+        numbers = raw_type(of_keys)
+        plain = _parsed(keys_of, f"{numbers.dtype}[{match[2]}]")
+        return replace(plain, shape=(*plain.shape, *numbers.shape), of_keys=of_keys.dtype)
     try:
         dtype = np.dtype(jnp.dtype(match[1]))
     except TypeError:
@@ -291,7 +322,7 @@ def _parsed(keys: tuple[Any, ...], text: Any) -> LeafSpec:
     if parts[: len(named)] != named or any(not name.isidentifier() for name in named) or len(set(named)) < len(named):
         raise GraphError(where, "different names first, then numbers", f"`[{match[2]}]`", fix)
     like = "senders" if isinstance(text, _Kinds) else ""
-    return LeafSpec(path, keys, dtype, tuple(named), tuple(int(part) for part in parts[len(named) :]), like=like)
+    return LeafSpec(path, keys_of, dtype, tuple(named), tuple(int(part) for part in parts[len(named) :]), like=like)
 
 
 def part_finder(leaves: Sequence[LeafSpec], structure: Any) -> Callable[[Any, Any], Any]:

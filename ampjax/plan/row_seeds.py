@@ -6,7 +6,7 @@ draws what the forward pass drew.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,15 +19,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RowSeeds:
-    """The random numbers of bodies: every epoch draws anew.
+    """The random numbers of bodies: every epoch draws anew, and so does every pass outside of epochs.
 
     Args:
       seed: The run's.
       epoch: Epochs begun so far.
+      accumulated: Passes so far that accumulated gradients outside of epochs.
     """
 
     seed: int = 0
     epoch: int = 0
+    accumulated: int = field(default=0, repr=False)  # recordings know a run by the others
 
     def of(self, states: np.ndarray, sizes: np.ndarray | None, edges: Edges | None) -> list[np.ndarray]:
         """Makes the random numbers of some messages.
@@ -50,6 +52,7 @@ class RowSeeds:
         states = np.delete(states, HANDLE, axis=1).astype(np.uint64)
         odd = np.cumprod(np.full(states.shape[1], 0x9E3779B97F4A7C15, np.uint64)) | np.uint64(1)
         of_run = (self.seed % (1 << 32)) * 0xD1342543DE82EF95 + self.epoch * 0xAF251AF3B0F025B5
+        of_run += self.accumulated * 0x9FB21C651E98DF25
         return (states * odd).sum(axis=1, dtype=np.uint64) + np.uint64(of_run % (1 << 64))
 
 

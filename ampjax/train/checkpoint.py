@@ -56,6 +56,7 @@ def save(
       DataError: If the folder holds anything else, or is the one in which the program runs.
     """
     notes = {"updates": updates.state(), "rng": position.rng.bit_generator.state, "virtual_ns": position.virtual_ns}
+    notes |= {"accumulated": position.accumulated}
     notes |= {} if fit is None else {"fit": fit}
     rows = {node: gradients.joined() for node, gradients in store.tables.items()}
     if rows:
@@ -119,6 +120,7 @@ def apply(saved: Saved, store: AnyStore, updates: UpdateCounters, position: Posi
     updates.resume(notes["updates"])
     position.rng.bit_generator.state = notes["rng"]
     position.epochs, position.virtual_ns = files.step, notes["virtual_ns"]
+    position.accumulated = notes.get("accumulated", 0)  # checkpoints of before have none
 
 
 def _checked_notes(folder: str | Path, notes: Any, like: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:
@@ -128,7 +130,8 @@ def _checked_notes(folder: str | Path, notes: Any, like: Mapping[str, Any], rng:
       DataError: If it is anything else.
     """
     try:
-        if not _same_form(notes["updates"], like) or type(notes["virtual_ns"]) is not int:
+        numbers = notes["virtual_ns"], notes.get("accumulated", 0)
+        if not _same_form(notes["updates"], like) or any(type(number) is not int for number in numbers):
             raise ValueError(f"{notes!r:.100}")
         type(rng.bit_generator)().state = notes["rng"]
     except (KeyError, TypeError, ValueError, OverflowError) as error:

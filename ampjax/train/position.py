@@ -14,6 +14,7 @@ class Position:
     Attributes:
       rng: Draws the order of instances, and reshuffles data sets.
       epochs: Epochs begun so far.
+      accumulated: Passes so far that accumulated gradients outside of epochs.
       virtual_ns: Time on the clock of a simulated machine, in nanoseconds.
       is_virtual: Whether training goes by that clock.
     """
@@ -21,5 +22,6 @@ class Position:
     def __init__(self, seed: int):
         self.rng = np.random.default_rng(seed)
         self.epochs = 0
+        self.accumulated = 0
         self.virtual_ns = 0
         self.is_virtual = False

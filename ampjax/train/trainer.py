@@ -373,7 +373,7 @@ class Trainer:
             return await single_passes.predict(self.session, instances, reporter)
 
     def accumulate(self, data: Data, *, update: bool = True, trace: Trace | None = None) -> dict[str, float]:
-        """Runs training instances forward and backward once, in order; nodes update as the settings say.
+        """Runs training instances forward and backward once, in order; nodes update as the settings say. Each call draws new random numbers.
 
         Args:
           data: The instances.

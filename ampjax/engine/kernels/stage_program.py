@@ -76,7 +76,7 @@ class Program:
             own = () if call.params is None else params[call.params]
             options: dict[str, Any] = {}
             if call.body.rng:
-                options["key"] = None if seed is None else fold_in(jax.random.key(call.salt), seed)
+                options["key"] = None if seed is None else _key(call.salt, seed)
             out = call.body.apply(own, *values, **options)
             results.append(tuple(out) if isinstance(out, (tuple, list)) else (out,))
         return out if self.outputs == 0 else results[-1]
@@ -175,6 +175,20 @@ def _same(params: Any, row: Any) -> Any:
 
 PASS = Call(Body(_same), (("port", 0, 0),), None, 0)
 """A call that hands its row on."""
+
+
+def row_key(role: str, seed: Any) -> jax.Array:
+    """The key that a random node's body gets for a row.
+
+    Args:
+      role: The node's name; of a copy, that of all copies.
+      seed: The row's random number, uint32.
+    """
+    return _key(_salt(role), seed)
+
+
+def _key(salt: int, seed: Any) -> jax.Array:
+    return fold_in(jax.random.key(salt), seed)
 
 
 def _salt(name: str) -> int:

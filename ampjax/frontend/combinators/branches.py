@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.core import ShapedArray, Tracer
 
 from ampjax.errors import GraphError
+from ampjax.frontend.combinators.draw_places import EACH, Use
 from ampjax.frontend.combinators.tracing import (
     Call,
     Traced,
@@ -51,9 +52,10 @@ def cond(pred: Any, *rest: Any, **options: Any) -> Any:
     if isinstance(pred, Wire):
         return control_builders.cond(pred, *rest, **options)
     true, false, *operands = rest
+    use = Use()
     if _is_known(pred):
-        return true(*operands) if bool(pred) else false(*operands)
-    return _choice(jnp.asarray(pred, bool).astype(jnp.int32), [false, true], operands, "cond")
+        return _chosen(use, bool(pred), [false, true], operands)
+    return _choice(jnp.asarray(pred, bool).astype(jnp.int32), [false, true], operands, "cond", use)
 
 
 def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -> Any:
@@ -74,9 +76,10 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
         got = "none" if isinstance(branches, Sequence) else type(branches).__name__
         fix = "Give `switch` a list of functions, then the operands: `amp.switch(index, [f, g], x)`."
         raise GraphError(user_line(), "a list of at least one function", got, fix)
+    use = Use()
     if _is_known(index):
-        return branches[min(max(int(index), 0), len(branches) - 1)](*operands)
-    return _choice(jnp.clip(jnp.asarray(index, jnp.int32), 0, len(branches) - 1), branches, operands, "switch")
+        return _chosen(use, min(max(int(index), 0), len(branches) - 1), branches, operands)
+    return _choice(jnp.clip(jnp.asarray(index, jnp.int32), 0, len(branches) - 1), branches, operands, "switch", use)
 
 
 def read(x: Any, assume: int = 0) -> Any:
@@ -124,16 +127,13 @@ def while_loop(test: Callable[[Any], Any], body: Callable[[Any], Any], init: Any
     line = user_line()
     if not isinstance(most, int) or most < 1:
         raise GraphError(line, "most >= 1", f"{most!r}", "Say how many rounds there can be.")
-    init = jax.tree.map(jnp.asarray, init)
+    init, use = jax.tree.map(jnp.asarray, init), Use()
     if dimensions() is None:
-        carry, rounds = init, 0
-        while rounds < most and bool(test(carry)):
-            carry, rounds = body(carry), rounds + 1
-        return carry
+        return _looped(use, test, body, init, most)
     leaves, structure = jax.tree.flatten(init)
     types = [type_of(leaf) for leaf in leaves]
-    asked, asked_closed, answer = trace(test, structure.unflatten(types))
-    step, _, results = trace(body, structure.unflatten(types))
+    asked, asked_closed, answer = trace(test, structure.unflatten(types), inside=use.inside(0))
+    step, _, results = trace(body, structure.unflatten(types), inside=use.inside(1, EACH))
     if [(a.shape, a.dtype) for a in answer] != [((), jnp.dtype(bool))]:
         raise GraphError(
             line, "a test that gives one truth value", ", ".join(map(shape_text, answer)), "Compare in it."
@@ -143,15 +143,30 @@ def while_loop(test: Callable[[Any], Any], body: Callable[[Any], Any], init: Any
     )
     require_same(line, "a carry that keeps its types", types, results)
     carry = structure.unflatten(types)
-    turn, turn_closed, _ = trace(lambda carry: _with_test(body(carry), test), carry)
+    turn, turn_closed, _ = trace(lambda carry: _turn(use, test, body, carry), carry)
     same, _, _ = trace(lambda carry: carry, carry)
     closed = (len(asked_closed), len(turn_closed), 0)
     call = Call("while", results, (asked, turn, same), closed, line, {"most": most, "word": "while"})
     return structure.unflatten(bind(call, [*asked_closed, *turn_closed, *leaves]))
 
 
-def _with_test(carry: Any, test: Callable[[Any], Any]) -> tuple[Any, Any]:
-    return carry, test(carry)
+def _looped(use: Use, test: Callable[[Any], Any], body: Callable[[Any], Any], carry: Any, most: int) -> Any:
+    """`while_loop` where the model runs as it is."""
+    with use.inside(0):
+        goes_on = bool(test(carry))
+    for number in range(most):
+        if not goes_on:
+            break
+        carry, goes_on = _turn(use, test, body, carry, number)
+    return carry
+
+
+def _turn(use: Use, test: Callable[[Any], Any], body: Callable[[Any], Any], carry: Any, number: int = EACH) -> Any:
+    """A round of a `while_loop`, and whether another one follows."""
+    with use.inside(1, number):
+        carry = body(carry)
+    with use.inside(2, number):
+        return carry, test(carry)
 
 
 def _is_known(value: Any) -> bool:
@@ -159,7 +174,12 @@ def _is_known(value: Any) -> bool:
     return dimensions() is None or not isinstance(value, Tracer)
 
 
-def _choice(index: Any, branches: Sequence[Callable[..., Any]], operands: Sequence[Any], kind: str) -> Any:
+def _chosen(use: Use, number: int, branches: Sequence[Callable[..., Any]], operands: Sequence[Any]) -> Any:
+    with use.inside(number):
+        return branches[number](*operands)
+
+
+def _choice(index: Any, branches: Sequence[Callable[..., Any]], operands: Sequence[Any], kind: str, use: Use) -> Any:
     line = user_line()
     leaves, structure = jax.tree.flatten(tuple(operands))
     leaves = [jnp.asarray(leaf) for leaf in leaves]
@@ -172,7 +192,7 @@ def _choice(index: Any, branches: Sequence[Callable[..., Any]], operands: Sequen
     n_closed: list[int] = []
     results: list[Any] = []
     for number, branch in enumerate(branches):
-        function, closed, out = trace(branch, *types)
+        function, closed, out = trace(branch, *types, inside=use.inside(number))
         if traced:
             wanted, fix = traced[0].results, "Return the same structure from every branch."
             what, whose = f"{{}}, as {names[0]} returns", f" from {names[number]}"
@@ -183,5 +203,5 @@ def _choice(index: Any, branches: Sequence[Callable[..., Any]], operands: Sequen
         traced.append(function)
         values += closed
         n_closed.append(len(closed))
-    call = Call("switch", results, traced, n_closed, line, {"word": kind})
+    call = Call("switch", results, traced, n_closed, line, {"word": kind}, use.place)
     return traced[0].results.unflatten(bind(call, [*values, index, *leaves]))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ampjax.frontend.combinators.draw_places import Use
 from ampjax.frontend.combinators.structures import Ragged, is_rows
 
 _LEARNS_TYPES: contextvars.ContextVar[bool] = contextvars.ContextVar("ampjax_learns_types", default=False)
@@ -20,17 +22,31 @@ def learns_types() -> bool:
     return _LEARNS_TYPES.get()
 
 
-def none_of(one: Callable[[], Any]) -> Any:
-    """No elements, of the types that a function gives.
+@contextmanager
+def learning_types(use: Use) -> Iterator[None]:
+    """Inside, functions that a combinator was given run on elements that are not there.
 
     Args:
-      one: Gives what an element would be, a pytree.
+      use: The combinator's use.
     """
     token = _LEARNS_TYPES.set(True)
     try:
-        return jax.tree.map(_none, one(), is_leaf=is_rows)
+        with use.inside():
+            yield
     finally:
         _LEARNS_TYPES.reset(token)
+
+
+def none_of(use: Use, one: Callable[[], Any]) -> Any:
+    """No elements, of the types that a function gives.
+
+    Args:
+      use: The combinator that was given the function.
+      one: Gives what an element would be, a pytree.
+    """
+    with learning_types(use):
+        element = one()
+    return jax.tree.map(_none, element, is_leaf=is_rows)
 
 
 def blank(leaf: Any) -> Any:

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import DataError, GraphError
+from ampjax.frontend.combinators.draw_places import EACH, Use, follows
+from ampjax.frontend.combinators.empty_sequences import learning_types
 from ampjax.frontend.combinators.sequences import is_symbolic, row_type, sequences_of
 from ampjax.frontend.combinators.structures import Ragged
 from ampjax.frontend.combinators.tracing import (
@@ -108,12 +110,13 @@ def propagate(sends: Sequence[Callable[[Any], Any]], edges: Edges, h: Any) -> An
     leaves, structure = sequences_of("propagate", h)
     _check(functions, edges, leaves)
     rows = structure.unflatten([row_type(x) for x in leaves])
-    line = user_line()
+    line, use = user_line(), Use()
     if not is_symbolic(leaves):
-        sent = [jax.tree.flatten(jax.eval_shape(send, rows)) for send in functions]
+        with learning_types(use):
+            sent = [jax.tree.flatten(jax.eval_shape(send, rows)) for send in functions]
         _check_sent([tree for _, tree in sent], [types for types, _ in sent], line)
-        return _sent(functions, edges, structure.unflatten(leaves), sent[0][1].unflatten(sent[0][0]), line)
-    traced = [trace(send, rows) for send in functions]
+        return _sent(functions, edges, structure.unflatten(leaves), sent[0][1].unflatten(sent[0][0]), (line, use))
+    traced = [trace(send, rows, inside=use.inside(number, EACH)) for number, send in enumerate(functions)]
     first, _, types = traced[0]
     _check_sent([function.results for function, _, _ in traced], [results for _, _, results in traced], line)
     ends = [jnp.asarray(x) for x in (edges.senders, edges.receivers, edges.kinds) if x is not None]
@@ -150,8 +153,9 @@ def wrong_edge(
     return None
 
 
-def _sent(functions: list[Any], edges: Edges, h: Any, types: Any, line: str) -> Any:
-    """`propagate` of a concrete graph, kind by kind; `types` are those of what is sent."""
+def _sent(functions: list[Any], edges: Edges, h: Any, types: Any, where: tuple[str, Use]) -> Any:
+    """`propagate` of a concrete graph, kind by kind; `types` are those of what is sent, `where` says which use it is."""
+    line, use = where
     n = int(jnp.shape(jax.tree.leaves(h)[0])[0])
     ends = [np.asarray(edges.senders, np.int64), np.asarray(edges.receivers, np.int64)]
     kinds = np.zeros(len(ends[0]), np.int64) if edges.kinds is None else np.asarray(edges.kinds, np.int64)
@@ -164,10 +168,21 @@ def _sent(functions: list[Any], edges: Edges, h: Any, types: Any, line: str) -> 
     for kind, send in enumerate(functions):
         picks = np.flatnonzero(kinds == kind)
         if len(picks):
-            sent = jax.vmap(send)(jax.tree.map(lambda x, at=ends[0][picks]: jnp.asarray(x)[at], h))
+            given = jax.tree.map(lambda x, at=ends[0][picks]: jnp.asarray(x)[at], h)
+            sent = _each(send, given, len(picks), (use, kind)) if follows() else jax.vmap(send)(given)
             to = ends[1][picks]
             total = jax.tree.map(lambda a, m, to=to: a + jax.ops.segment_sum(m, to, n), total, sent)
     return total
+
+
+def _each(send: Callable[[Any], Any], rows: Any, n: int, where: tuple[Use, int]) -> Any:
+    """What a function sends, edge by edge: each draws random numbers of its own."""
+    use, kind = where
+    results = []
+    for i in range(n):
+        with use.inside(kind, i):
+            results.append(send(jax.tree.map(lambda x, i=i: x[i], rows)))
+    return jax.tree.map(lambda *sent: jnp.stack(sent), *results)
 
 
 def _check(functions: Sequence[Any], edges: Any, leaves: Sequence[Any]) -> None:

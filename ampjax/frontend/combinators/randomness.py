@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from ampjax.errors import GraphError
+from ampjax.frontend.combinators.draw_places import Use
+from ampjax.frontend.combinators.empty_sequences import learns_types
 from ampjax.frontend.combinators.tracing import (
     Call,
     bind,
@@ -63,8 +65,13 @@ def stochastic(f: Callable[..., Any], otherwise: Callable[..., Any], *operands: 
     Raises:
       GraphError: If the two return different structures, shapes or dtypes.
     """
+    use = Use()
     if dimensions() is None:
         keys = _KEYS.get()
+        if learns_types():
+            return otherwise(*operands)
+        if (key := use.key) is not None:
+            return f(key, *operands)
         if keys is None:
             return otherwise(*operands)
         keys[0], key = jax.random.split(keys[0])
@@ -80,7 +87,7 @@ def stochastic(f: Callable[..., Any], otherwise: Callable[..., Any], *operands: 
     require_structure(line, "{}, as in training", first.results, second.results, fix, " otherwise")
     require_same(line, "the same types in training and otherwise", results, others)
     closed = (len(first_closed), len(second_closed))
-    call = Call("stochastic", results, (first, second), closed, line)
+    call = Call("stochastic", results, (first, second), closed, line, place=use.place)
     return first.results.unflatten(bind(call, [*first_closed, *second_closed, *leaves]))
 
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.core import ShapedArray
 
 from ampjax.errors import DataError, GraphError
+from ampjax.frontend.combinators.draw_places import EACH, Use
 from ampjax.frontend.combinators.empty_sequences import learns_types, none_of
 from ampjax.frontend.combinators.sequences import dimension_of, is_symbolic, length_of, row_type, sequences_of
 from ampjax.frontend.combinators.structures import stack
@@ -57,9 +58,9 @@ def recurse(f: Callable[..., Any], init: Any, *xs: Any) -> Any:
     [2, 2, 4, 8]
     """
     leaves, structure = sequences_of("recurse", xs)
-    init = jax.tree.map(jnp.asarray, init)
+    init, use = jax.tree.map(jnp.asarray, init), Use()
     if not is_symbolic(leaves):
-        return _recursed(f, init, leaves, structure)
+        return _recursed(f, init, leaves, structure, use)
     line, dimension = user_line(), dimension_of("recurse", leaves)
     first, tree = jax.tree.flatten(init)
     recursion = object()
@@ -72,7 +73,9 @@ def recurse(f: Callable[..., Any], init: Any, *xs: Any) -> Any:
         return tree.unflatten(bind(call, [jnp.asarray(j), *first]))
 
     each, closed, results = trace(
-        lambda *elements: f(recur, *elements), *structure.unflatten([row_type(x) for x in leaves])
+        lambda *elements: f(recur, *elements),
+        *structure.unflatten([row_type(x) for x in leaves]),
+        inside=use.inside(0, EACH),
     )
     _require_like_init(line, tree, first, each.results, results)
     call = Call("recurse", [along(dimension, y) for y in results], (each,), (len(closed),), line, {"of": recursion})
@@ -83,7 +86,7 @@ class _TooDeep(Exception):
     """An element has to be done first, from a stack of its own: Python's is not deep enough for a long chain."""
 
 
-def _recursed(f: Callable[..., Any], init: Any, leaves: Sequence[Any], structure: Any) -> Any:
+def _recursed(f: Callable[..., Any], init: Any, leaves: Sequence[Any], structure: Any, use: Use) -> Any:
     """`recurse` on a concrete instance: depth first, in the order in which elements are asked for."""
     n, line = length_of("recurse", leaves), user_line()
     results: dict[int, Any] = {}
@@ -112,7 +115,8 @@ def _recursed(f: Callable[..., Any], init: Any, leaves: Sequence[Any], structure
         nonlocal depth
         depth += 1
         try:
-            result = f(recur, *structure.unflatten([leaf[at] for leaf in leaves]))
+            with use.inside(0, at):
+                result = f(recur, *structure.unflatten([leaf[at] for leaf in leaves]))
         finally:
             depth -= 1
         own, own_tree = jax.tree.flatten(jax.tree.map(jnp.asarray, result))
@@ -121,7 +125,7 @@ def _recursed(f: Callable[..., Any], init: Any, leaves: Sequence[Any], structure
         waiting.remove(at)
 
     if not n:
-        return none_of(lambda: init)
+        return none_of(use, lambda: init)
     for i in range(n):
         if i not in results:
             waiting.append(i)

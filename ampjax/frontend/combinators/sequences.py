@@ -12,6 +12,7 @@ import numpy as np
 from jax.core import ShapedArray
 
 from ampjax.errors import DataError, GraphError
+from ampjax.frontend.combinators.draw_places import EACH, Use
 from ampjax.frontend.combinators.empty_sequences import blank, learns_types, none_of
 from ampjax.frontend.combinators.running_models import as_specified
 from ampjax.frontend.combinators.structures import Ragged, as_sequence, has_values, is_rows, stack, transposed
@@ -45,20 +46,23 @@ def scan(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, *, revers
       GraphError: If the sequences have different lengths, `f` returns no pair, or the carry changes its shape or dtype.
     """
     leaves, structure = sequences_of("scan", xs)
-    init = jax.tree.map(jnp.asarray, init)
+    init, use = jax.tree.map(jnp.asarray, init), Use()
     if not is_symbolic(leaves):
         n = length_of("scan", leaves)
         rows = [structure.unflatten([leaf[i] for leaf in leaves]) for i in range(n)]
         carry, ys = init, [None] * n
         for i in reversed(range(n)) if reverse else range(n):
-            result = f(carry, rows[i])
+            with use.inside(0, i):
+                result = f(carry, rows[i])
             if not isinstance(result, tuple | list) or len(result) != 2:
                 raise _no_pair(user_line(), [type_of(leaf) for leaf in jax.tree.leaves(result)])
             carry, ys[i] = result
-        return carry, stack(ys) if n else none_of(lambda: f(init, _blank(leaves, structure))[1])
+        return carry, stack(ys) if n else none_of(use, lambda: f(init, _blank(leaves, structure))[1])
     line, dimension = user_line(), dimension_of("scan", leaves)
     carry_leaves, carry_structure = jax.tree.flatten(init)
-    step, closed, results = trace(f, jax.tree.map(type_of, init), structure.unflatten([row_type(x) for x in leaves]))
+    step, closed, results = trace(
+        f, jax.tree.map(type_of, init), structure.unflatten([row_type(x) for x in leaves]), inside=use.inside(0, EACH)
+    )
     outer = step.results.children()
     if len(outer) != 2:
         raise _no_pair(line, results)
@@ -97,13 +101,17 @@ def map(f: Callable[..., Any], *xs: Any) -> Any:
       GraphError: If the sequences have different lengths.
     """
     leaves, structure = sequences_of("map", xs)
+    use = Use()
     if not is_symbolic(leaves):
-        n = length_of("map", leaves)
+        n, results = length_of("map", leaves), []
         if not n:
-            return none_of(lambda: f(*_blank(leaves, structure)))
-        return stack([f(*structure.unflatten([leaf[i] for leaf in leaves])) for i in range(n)])
+            return none_of(use, lambda: f(*_blank(leaves, structure)))
+        for i in range(n):
+            with use.inside(0, i):
+                results.append(f(*structure.unflatten([leaf[i] for leaf in leaves])))
+        return stack(results)
     line, dimension = user_line(), dimension_of("map", leaves)
-    each, closed, results = trace(f, *structure.unflatten([row_type(x) for x in leaves]))
+    each, closed, results = trace(f, *structure.unflatten([row_type(x) for x in leaves]), inside=use.inside(0, EACH))
     types = [along(dimension, y) for y in results]
     call = Call("scan", types, (each,), (len(closed),), line, {"n_carry": 0, "reverse": False})
     return each.results.unflatten(bind(call, [*closed, *leaves]))

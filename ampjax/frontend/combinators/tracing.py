@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextvars
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -20,6 +20,7 @@ from jax import export
 from jax.extend import core as jex
 
 from ampjax.errors import GraphError
+from ampjax.frontend.combinators.draw_places import DrawPlace, counting
 from ampjax.frontend.combinators.variable_names import assigned_name
 from ampjax.jaxprs.content import HasContent, OpenJaxpr
 from ampjax.jaxprs.primitives import is_library_file, line_text, shape_text
@@ -114,6 +115,7 @@ class Call(HasContent):
       n_closed: For each function, how many values it closes over; they are the first operands.
       line: The user's line.
       options: What else it was given.
+      place: Of a choice, and of what draws random numbers, where it is in the model.
     """
 
     kind: str
@@ -122,6 +124,7 @@ class Call(HasContent):
     n_closed: Sequence[int] = ()
     line: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
+    place: DrawPlace = field(default_factory=DrawPlace)
 
     def content(self) -> Any:
         """What it computes, whatever lines it comes from."""
@@ -134,7 +137,8 @@ def tracing() -> Iterator[Dimensions]:
     dimensions = Dimensions()
     token = _DIMENSIONS.set(dimensions)
     try:
-        yield dimensions
+        with counting():
+            yield dimensions
     finally:
         _DIMENSIONS.reset(token)
 
@@ -145,13 +149,17 @@ def dimensions() -> Dimensions | None:
 
 
 def trace(
-    function: Callable[..., Any], *args: Any, fix: str = "Mend its arguments."
+    function: Callable[..., Any],
+    *args: Any,
+    inside: AbstractContextManager[Any] | None = None,
+    fix: str = "Mend its arguments.",
 ) -> tuple[Traced, list[Any], list[Any]]:
     """Traces a function that a combinator was given.
 
     Args:
       function: The function; it may close over values of the model that is being traced.
       args: Pytrees of types.
+      inside: Says which function of which combinator it is, while it runs.
       fix: What to do if it takes other arguments.
 
     Returns:
@@ -165,7 +173,8 @@ def trace(
 
     def flat(*values: Any) -> list[Any]:
         try:
-            returned = function(*structure.unflatten(values))
+            with inside or nullcontext():
+                returned = function(*structure.unflatten(values))
         except TypeError as error:
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise  # a mistake inside of it

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from ampjax.errors import DataError, GraphError
+from ampjax.frontend.combinators.draw_places import EACH, Use
 from ampjax.frontend.combinators.empty_sequences import blank, learns_types, none_of
 from ampjax.frontend.combinators.sequences import is_symbolic, sequences_of
 from ampjax.frontend.combinators.structures import Tree, is_rows, stack
@@ -44,28 +45,26 @@ def fold_tree(
       GraphError: If leaf and branch give different types.
       DataError: If a branch has not `arity` children.
     """
+    use = Use()
     if not _is_traced(tree):
         tree = _with_arrays(tree)
         if learns_types() and not len(tree.parent):
-            state = leaf(_blank(tree))
-            return none_of(lambda: state), state
+            with use.inside(0):
+                state = leaf(_blank(tree))
+            return none_of(use, lambda: state), state
         children = tree.children()
         states: list[Any] = [None] * len(children)
         for node in reversed(_from_roots(children, tree)):
             value, below = _value(tree, node), [states[child] for child in children[node]]
-            if not below:
-                states[node] = leaf(value)
-            elif arity:
-                if len(below) != arity:
-                    raise wrong_arity(user_line(), arity, len(below), node)
-                states[node] = branch(value, *below)
-            else:
-                states[node] = branch(value, stack(below))
+            if below and arity and len(below) != arity:
+                raise wrong_arity(user_line(), arity, len(below), node)
+            with use.inside(bool(below), node):
+                states[node] = branch(value, *(below if arity else [stack(below)])) if below else leaf(value)
         return stack(states), states[_roots(tree)[0]]
     line, dimension = user_line(), tree.parent.shape[0]
     values, structure = jax.tree.flatten(tree.value)
     value = structure.unflatten([jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in values])
-    first, first_closed, types = trace(leaf, value)
+    first, first_closed, types = trace(leaf, value, inside=use.inside(0, EACH))
     state = first.results.unflatten([jax.ShapeDtypeStruct(a.shape, a.dtype) for a in types])
     known = dimensions()
     assert known is not None
@@ -80,7 +79,7 @@ def fold_tree(
         if arity
         else "Take the children as one sequence, or pass `arity`, the number of children."
     )
-    second, second_closed, results = trace(branch, value, *children_types, fix=fix)
+    second, second_closed, results = trace(branch, value, *children_types, inside=use.inside(1, EACH), fix=fix)
     fix = "Return the same structure from both."
     require_structure(line, "{} from branch, as leaf returns", first.results, second.results, fix)
     require_same(line, "branch to return the same types as leaf", types, results)
@@ -127,21 +126,22 @@ def scan_tree(f: Callable[[Any, Any], Any], init: Any, tree: Tree) -> Any:
     Raises:
       GraphError: If the state changes its types.
     """
-    init = jax.tree.map(jnp.asarray, init)
+    init, use = jax.tree.map(jnp.asarray, init), Use()
     if not _is_traced(tree):
         tree = _with_arrays(tree)
         if learns_types() and not len(tree.parent):
-            return none_of(lambda: init)
+            return none_of(use, lambda: init)
         children, parent = tree.children(), [int(p) for p in tree.parent]
         states: list[Any] = [None] * len(children)
         for node in _from_roots(children, tree):
-            states[node] = f(init if parent[node] < 0 else states[parent[node]], _value(tree, node))
+            with use.inside(0, node):
+                states[node] = f(init if parent[node] < 0 else states[parent[node]], _value(tree, node))
         return stack(states)
     line, dimension = user_line(), tree.parent.shape[0]
     leaves, structure = jax.tree.flatten(init)
     values, value_structure = jax.tree.flatten(tree.value)
     value = value_structure.unflatten([jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in values])
-    step, closed, results = trace(f, jax.tree.map(type_of, init), value)
+    step, closed, results = trace(f, jax.tree.map(type_of, init), value, inside=use.inside(0, EACH))
     require_structure(
         line, "a function that returns the state, {}", structure, step.results, "Return it as `init` is built."
     )

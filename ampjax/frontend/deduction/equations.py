@@ -11,10 +11,12 @@ import jax
 from jax.extend import core as jex
 
 from ampjax.errors import GraphError
+from ampjax.frontend.combinators.draw_places import DrawPlace
 from ampjax.frontend.combinators.tracing import COMBINATOR, Call, Traced
 from ampjax.jaxprs.primitives import bind, called, evaluate, inner, line_text, opened, source_function, users_frames
 
-_CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint")
+CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint")
+"""Primitives that compute what their jaxpr computes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,6 +173,15 @@ class Equations:
         return [atom.value if isinstance(atom, Known) else known[atom] for atom in self.results]
 
 
+def places_of(steps: Sequence[Equation]) -> list[tuple[int, DrawPlace]]:
+    """The numbers of the steps that draw random numbers, and where they are in the model.
+
+    Args:
+      steps: The steps of a node's body, as `Equations` numbers them.
+    """
+    return [(number, step.source.params["call"].place) for number, step in enumerate(steps) if step.draws]
+
+
 def flatten(function: Traced, operands: Mapping[Any, Atom]) -> tuple[list[Equation], list[Atom]]:
     """Makes the flat list.
 
@@ -196,7 +207,7 @@ def _flattened(jaxpr: Any, operands: Mapping[Any, Atom], place: Place) -> tuple[
 
     for source in jaxpr.eqns:
         inputs = tuple(read(atom) for atom in source.invars)
-        if source.primitive.name in _CALLS:
+        if source.primitive.name in CALLS:
             body, constants = opened(called(source))
             given = dict(zip([*body.constvars, *body.invars], [*map(Known, constants), *inputs], strict=True))
             inside, results = _flattened(body, given, place.within(source))

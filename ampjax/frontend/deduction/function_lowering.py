@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ampjax.frontend.deduction.clusters import OUTSIDE, Cluster, Clusters
-from ampjax.frontend.deduction.equations import Atom, Equation, Equations, Known, Name, needed
+from ampjax.frontend.deduction.equations import Atom, Equation, Equations, Known, Name, needed, places_of
 from ampjax.frontend.deduction.joined_calls import joined, numbers_of
 from ampjax.frontend.deduction.known_values import KnownValues
 from ampjax.frontend.deduction.loss_terms import LossTerms
@@ -183,7 +183,7 @@ class FunctionLowering:
             line=maker.line,
             origin=maker.origin,
             leaves=leaves,
-            draws=any(step.draws for step in steps),
+            draws=places_of(steps),
         )
         for bundle, flow in zip(names, payload_notes.compute(self.lowering.draft, note), strict=True):
             self.known.env |= {name: Computed(flow, part, reads.get(name)) for part, name in enumerate(bundle)}

@@ -146,7 +146,8 @@ def _as_one_choice(group: Sequence[Equation]) -> Equation:
     at = sum(call.n_closed)
     inputs = (*first.inputs[:at], *(each.inputs[at] for each in group), *first.inputs[at + 1 :])
     results = [kind for each in group if each.call is not None for kind in each.call.results]
-    options = {**call.options, "n": len(group)}
+    places = [each.call.place for each in group if each.call is not None]
+    options = {**call.options, "n": len(group), "places": places}
     whole = replace(call, kind="switches", results=results, options=options)
     return replace(
         first, source=_Joined({"call": whole}), inputs=inputs, outputs=tuple(n for each in group for n in each.outputs)

@@ -16,6 +16,7 @@ from ampjax.frontend.draft import payload_notes
 from ampjax.frontend.draft.graph_draft import GraphDraft
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.draft.node_bodies import NodeNote, as_it_is
+from ampjax.frontend.draft.payload_types import raw, raw_type
 from ampjax.frontend.draft.values import (
     Computed,
     Constant,
@@ -222,9 +223,10 @@ class Lowering:
         if isinstance(value, Static):
             return value.column.inside(space)
         assert isinstance(value, Constant)
-        one = np.asarray(value.value, kind.dtype)
-        key = (space, one.dtype, kind.shape, one.tobytes())
-        return self.same_column(key, space, lambda data: np.broadcast_to(one, (space.n_rows(data), *kind.shape)))
+        lies = raw_type(kind)
+        one = np.asarray(raw(value.value), lies.dtype)
+        key = (space, one.dtype, lies.shape, one.tobytes())
+        return self.same_column(key, space, lambda data: np.broadcast_to(one, (space.n_rows(data), *lies.shape)))
 
     def same_column(self, key: Hashable, space: IndexSpace, compute: Callable[[Any], np.ndarray]) -> Column:
         """A column that several places ask for: the same for the same key.
@@ -285,7 +287,7 @@ def by_dtype(types: Sequence[Any]) -> list[list[int]]:
     """Numbers of types, those of one dtype together."""
     found: dict[Any, list[int]] = {}
     for i, kind in enumerate(types):
-        found.setdefault(np.dtype(kind.dtype), []).append(i)
+        found.setdefault(kind.dtype, []).append(i)
     return list(found.values())
 
 

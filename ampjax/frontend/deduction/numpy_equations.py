@@ -68,7 +68,8 @@ def numpy_results(source: Any, values: Sequence[Any]) -> list[np.ndarray] | None
     atoms, (result,) = source.invars, source.outvars if len(source.outvars) == 1 else (None,)
     name = source.primitive.name
     types = [atom.aval for atom in atoms] + ([] if result is None else [result.aval])
-    is_exact = all(t.shape == () and (t.dtype.kind in "biu" or name == "convert_element_type") for t in types)
+    kinds = {getattr(t.dtype, "kind", "key") for t in types}  # a PRNG key's dtype has none
+    is_exact = all(t.shape == () for t in types) and (kinds <= set("biu") or name == "convert_element_type")
     if result is None or not is_exact or (name not in _SAME and name != "convert_element_type"):
         return None
     given = [np.asarray(value, atom.aval.dtype) for value, atom in zip(values, atoms, strict=True)]

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ampjax.frontend.combinators.tracing import Traced
 from ampjax.frontend.deduction.equations import Atom, Equation, Known, Name, flatten, needed
 from ampjax.frontend.deduction.numpy_equations import numpy_results
+from ampjax.frontend.draft.payload_types import is_key
 from ampjax.frontend.draft.values import Constant, OfParams, Value
 from ampjax.jaxprs.primitives import bind
 
@@ -96,7 +96,7 @@ def constant_results(source: Any, values: Sequence[Any]) -> list[Any]:
     if results is None:
         with jax.ensure_compile_time_eval():
             results = bind(source, values)
-    return [result if _is_key(result) else np.asarray(result) for result in results]
+    return [result if is_key(result) else np.asarray(result) for result in results]
 
 
 def _folded(equation: Equation, inputs: Sequence[Atom]) -> list[Atom] | None:
@@ -115,8 +115,4 @@ def _folded(equation: Equation, inputs: Sequence[Atom]) -> list[Atom] | None:
 
 
 def _is_zero(atom: Atom) -> bool:
-    return isinstance(atom, Known) and not _is_key(atom.value) and not np.any(atom.value)
-
-
-def _is_key(value: Any) -> bool:
-    return jnp.issubdtype(getattr(value, "dtype", np.dtype(np.float32)), jax.dtypes.prng_key)
+    return isinstance(atom, Known) and not is_key(atom.value) and not np.any(atom.value)

@@ -10,8 +10,9 @@ import jax
 import numpy as np
 
 from ampjax.errors import GraphError
+from ampjax.frontend.combinators.draw_places import DrawPlace
 from ampjax.frontend.draft.edge_plans import EdgePlan
-from ampjax.frontend.draft.index_spaces import Column, Region
+from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.draft.params_nodes import ParamsNodes
 from ampjax.frontend.draft.values import Flow
 from ampjax.ir.builders import control_builders, pump_builders, ragged_builders
@@ -54,6 +55,19 @@ class Origin:
     region: Region
 
 
+@dataclass(frozen=True, eq=False)
+class Drawing:
+    """Where in the model a node draws random numbers.
+
+    Args:
+      space: The space of its messages' rows.
+      places: For each step that draws, its number in the node's body, and where it is in the model.
+    """
+
+    space: IndexSpace
+    places: Sequence[tuple[int, DrawPlace]]
+
+
 class GraphDraft:
     """Notes of nodes, in the order in which they are to be built.
 
@@ -68,6 +82,7 @@ class GraphDraft:
       topologies: Likewise what each topology pump gets.
       params: Which nodes have which of the parameters.
       origins: Where each pump and each node that computes comes from, by name.
+      drawings: Where each node that draws random numbers does so, by name.
       anchors: For regions whose rows only the run can tell, a wire with a message for each row: what needs no other message waits for it.
       checks: What data must fulfil beside the spec: each raises a `DataError` if columns do not.
     """
@@ -78,6 +93,7 @@ class GraphDraft:
         self.pumps: dict[str, PumpPlan] = {}
         self.topologies: dict[str, EdgePlan] = {}
         self.origins: dict[str, Origin] = {}
+        self.drawings: dict[str, Drawing] = {}
         self.anchors: dict[Region, Flow] = {}
         self._steps: list[Callable[[], None]] = []
         self._reserved = set(params)
@@ -167,7 +183,7 @@ class GraphDraft:
           GraphError: If only the run can tell which rows there are.
         """
         require_known(region, name, line)
-        key = (region, tuple(payload), np.dtype(types[0].dtype), tuple(tuple(kind.shape) for kind in types))
+        key = (region, tuple(payload), types[0].dtype, tuple(tuple(kind.shape) for kind in types))
         if key in self._pumped:
             return self._pumped[key]
         flow, called = Flow(region, types), self.name(name)

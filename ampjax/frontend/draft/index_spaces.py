@@ -10,13 +10,14 @@ message, which carries the state of that row.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from ampjax.frontend.combinators.draw_places import DrawPlace
     from ampjax.frontend.instance_columns import Columns
 
 
@@ -60,6 +61,7 @@ class IndexSpace:
     Attributes:
       facts: State fields beside the element's number, with their columns (None: set by a node); the parent's, if this space is ragged.
       meanings: What each of these fields says, for people.
+      uses: If its elements are choices between the same functions, which uses of a combinator they are.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class IndexSpace:
         self.parent, self.dimension, self.sizes, self.is_ragged = parent, dimension, sizes, is_ragged
         self.facts: dict[str, Column | None] = parent.facts if parent is not None and is_ragged else {}
         self.meanings: dict[str, str] = {}
+        self.uses: Sequence[DrawPlace] = ()
         self._inner: dict[str, IndexSpace] = {}
         if parent is not None and not is_ragged:
             is_loop = sizes is None

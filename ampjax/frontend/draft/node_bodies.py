@@ -10,7 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ampjax.frontend.combinators.draw_places import DrawPlace
 from ampjax.frontend.draft.index_spaces import Column, Region
+from ampjax.frontend.draft.payload_types import from_raw, raw, raw_type
 from ampjax.frontend.draft.values import Constant, Leaf, OfParams, Value, packed_shape
 from ampjax.sparse import Table
 
@@ -35,7 +37,7 @@ class NodeNote:
       line: The user's line.
       leaves: The leaves of the parameters that it reads.
       named_by: The name that `amp.node` gave; None otherwise.
-      draws: Whether it draws random numbers.
+      draws: For each of its steps that draws random numbers, its number, and where it is in the model.
       options: What `amp.node` was given.
       replicas: How many replicas of it there are.
       told: State fields of which its messages bring other values than those of their place.
@@ -53,7 +55,7 @@ class NodeNote:
     line: str
     leaves: frozenset[Leaf] = frozenset()
     named_by: str | None = None
-    draws: bool = False
+    draws: Sequence[tuple[int, DrawPlace]] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     replicas: int = 1
     told: Mapping[str, Column] = field(default_factory=dict)
@@ -93,7 +95,7 @@ class PackedBody:
     @property
     def payloads(self) -> list[Any]:
         """The payloads' types, by port."""
-        return [jax.ShapeDtypeStruct(packed_shape(list(types)), types[0].dtype) for types in self.layouts]
+        return [jax.ShapeDtypeStruct(packed_shape(list(types)), raw_type(types[0]).dtype) for types in self.layouts]
 
     def __call__(self, *args: Any, key: Any = None) -> Any:
         """Computes the payloads of the groups; the first argument is the parameters, where there are any."""
@@ -118,8 +120,8 @@ class PackedBody:
 def pack(values: Sequence[Any]) -> Any:
     """One array of several: a single one as it is, others flat, one after the other."""
     if len(values) == 1:
-        return jnp.asarray(values[0])
-    return jnp.concatenate([jnp.ravel(value) for value in values])
+        return jnp.asarray(raw(values[0]))
+    return jnp.concatenate([jnp.ravel(raw(value)) for value in values])
 
 
 def unpack(payload: Any, types: Sequence[Any]) -> list[Any]:
@@ -130,9 +132,10 @@ def unpack(payload: Any, types: Sequence[Any]) -> list[Any]:
       types: The values' types.
     """
     if len(types) == 1:
-        return [payload]
-    ends = np.cumsum([int(np.prod(t.shape)) for t in types])[:-1].tolist()
-    return [part.reshape(t.shape) for part, t in zip(jnp.split(payload, ends), types, strict=True)]
+        return [from_raw(payload, types[0].dtype)]
+    shapes = [raw_type(kind).shape for kind in types]
+    parts = jnp.split(payload, np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1].tolist())
+    return [from_raw(part.reshape(shape), t.dtype) for part, shape, t in zip(parts, shapes, types, strict=True)]
 
 
 def as_it_is(_: Any, *values: Any) -> Sequence[Any]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import type_of
-from ampjax.frontend.draft.graph_draft import GraphDraft, Origin, built, require_known
+from ampjax.frontend.draft.graph_draft import Drawing, GraphDraft, Origin, built, require_known
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.node_bodies import NodeNote, PackedBody, as_it_is, unpack
 from ampjax.frontend.draft.values import Computed, Flow, Static, Value
@@ -96,7 +96,7 @@ def loss(draft: GraphDraft, note: NodeNote, metrics: Sequence[tuple[str, int, in
 
 def _plain_builder(replicas: int) -> Callable[..., Any]:
     def builder(name: str, body: PackedBody, join: Any) -> Any:
-        draws = body.note.draws
+        draws = bool(body.note.draws)
         one = traced(body, body.payloads, draws)
         made = payload_builders.npt(name, one, outputs=len(body.note.groups), join=join, rng=draws)
         return replicate(made, replicas)
@@ -122,8 +122,8 @@ def _params_builder(draft: GraphDraft, note: NodeNote) -> Callable[..., Any]:
     def builder(name: str, body: PackedBody, join: Any) -> Any:
         tree, leaves = draft.params.of(owner)
         own = replace(body, leaves=leaves)
-        one = traced(own, [jax.tree.map(type_of, tree), *body.payloads], note.draws)
-        same = {"outputs": len(note.groups), "join": join, "rng": note.draws}
+        one = traced(own, [jax.tree.map(type_of, tree), *body.payloads], bool(note.draws))
+        same = {"outputs": len(note.groups), "join": join, "rng": bool(note.draws)}
         if is_first:
             made = payload_builders.ppt(owner.name, one, params=tree, **same, **owner.options)
         else:
@@ -138,12 +138,14 @@ def _noted(draft: GraphDraft, note: NodeNote, builder: Callable[..., Any], conne
     wanted = next(iter({key for key, _ in note.leaves}), note.name) if note.leaves else note.name
     name = draft.name(note.named_by or wanted, is_users=bool(note.leaves or note.named_by))
     draft.origins[name] = Origin(note.origin or note.line, region)
+    if note.draws:
+        draft.drawings[name] = Drawing(region.space, note.draws)
     values = [_sent_in(draft, value, kind, note) for value, kind in zip(note.inputs, note.types, strict=True)]
     places: dict[int, tuple[Flow, int]] = {}
-    pumped: dict[np.dtype, list[tuple[int, Column]]] = {}
+    pumped: dict[Any, list[tuple[int, Column]]] = {}
     for i, value in enumerate(values):
         if isinstance(value, Static):
-            pumped.setdefault(np.dtype(note.types[i].dtype), []).append((i, value.column))
+            pumped.setdefault(note.types[i].dtype, []).append((i, value.column))
         elif isinstance(value, Computed):
             places[i] = (value.flow, value.part)
     computed = {id(flow): flow for flow, _ in places.values()}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
+from ampjax.frontend.draft.payload_types import raw_type
 from ampjax.ir.wires import Wire
 
 Leaf = tuple[str, int]
@@ -70,7 +71,7 @@ class Flow:
     @property
     def dtype(self) -> np.dtype:
         """The payload's dtype."""
-        return np.dtype(self.types[0].dtype)
+        return np.dtype(raw_type(self.types[0]).dtype)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -152,9 +153,8 @@ class Wanted:
 
 def packed_shape(types: list[Any]) -> tuple[int, ...]:
     """The shape of a payload that holds values of these types: a single one as it is, several flat, one after the other."""
-    if len(types) == 1:
-        return tuple(types[0].shape)
-    return (sum(int(np.prod(t.shape)) for t in types),)
+    shapes = [tuple(raw_type(kind).shape) for kind in types]
+    return shapes[0] if len(shapes) == 1 else (sum(int(np.prod(shape)) for shape in shapes),)
 
 
 def read_of(value: Value) -> int | None:

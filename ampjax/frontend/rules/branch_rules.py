@@ -15,6 +15,7 @@ from ampjax.frontend.draft import payload_notes
 from ampjax.frontend.draft.graph_draft import built
 from ampjax.frontend.draft.index_spaces import Column, Guard, Region
 from ampjax.frontend.draft.node_bodies import NodeNote, as_it_is
+from ampjax.frontend.draft.payload_types import raw_type
 from ampjax.frontend.draft.values import Computed, Constant, Elements, Flow, Static, Value, Wanted, read_of_all
 from ampjax.ir.builders import control_builders
 from ampjax.ir.state import State
@@ -325,7 +326,7 @@ def _merged_columns(
 
     def compute(data: Any) -> np.ndarray:
         choice = which.of(data)
-        chosen = [choice.reshape(-1, *(1,) * len(kind.shape)) == guard.value for guard in guards]
+        chosen = [choice.reshape(-1, *(1,) * len(raw_type(kind).shape)) == guard.value for guard in guards]
         return np.select(chosen, [column.of(data) for column in columns])
 
     return Static(Column(region.space, compute))

@@ -35,7 +35,7 @@ def switches(low: Lowering, call: Call, operands: Sequence[Value], region: Regio
         region.space.fact(f"{field}_{i}", None, f"which function is chosen, number {i} ({call.line})") for i in range(k)
     ]
     visits = region.space.along(name, None)
-    places, index = region.within(visits), visits.index
+    places, index, visits.uses = region.within(visits), visits.index, call.options["places"]
     visits.meanings[index] = f"which of the {k} choices ({call.line})"
     guards = [Guard(field, i, None) for i in range(len(given))]
     choice = alone(low, read, region, call)

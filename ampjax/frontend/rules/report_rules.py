@@ -7,7 +7,7 @@ from typing import Any
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import Call
-from ampjax.frontend.deduction.equations import Equations, Name, flatten
+from ampjax.frontend.deduction.equations import Equations, Name, flatten, places_of
 from ampjax.frontend.deduction.lowering import Lowering, by_dtype
 from ampjax.frontend.draft import payload_notes
 from ampjax.frontend.draft.index_spaces import Region
@@ -72,7 +72,7 @@ def node(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
         groups=by_dtype(types),
         line=call.line,
         leaves=leaves_of([operands[i] for i in used]),
-        draws=any(equation.draws for equation in equations),
+        draws=places_of(equations),
         named_by=call.options["name"],
         options=call.options["options"],
         replicas=call.options["replicas"],

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import GraphError
@@ -98,7 +99,7 @@ def _rounds(
 
 def _if_read(value: Value, variable: Any, turn: Traced) -> Value:
     """What a round begins with; nothing of it where no round reads it, since it may not have been sent to where rounds are made."""
-    return value if variable in turn.used else Constant(np.zeros(variable.aval.shape, variable.aval.dtype))
+    return value if variable in turn.used else Constant(jnp.zeros(variable.aval.shape, variable.aval.dtype))
 
 
 def _require_read(answer: Any, call: Call) -> Computed:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from ampjax.engine.loss_metrics import loss_sum, metrics_of
@@ -93,7 +95,9 @@ async def accumulate(
     async with session.passes.turn():
         await session.preparation.prepare(data, None, SILENT, warm=False)
         training = session.training_pass(data, np.arange(len(data)), may_update=update)
-        await session.passes.run(training, "train", trace=trace)
+        seeds = replace(training.seeds, accumulated=session.position.accumulated)
+        session.position.accumulated += 1
+        await session.passes.run(replace(training, seeds=seeds), "train", trace=trace)
         sums = session.executor.losses.take(True)
     return {"loss_sum": loss_sum(sums), **metrics_of(sums)}
 

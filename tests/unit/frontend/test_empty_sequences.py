@@ -235,7 +235,7 @@ def test_all_say_the_same(name):
 
 
 def test_verify_takes_types_from_the_spec():
-    (spec, forms), result = MODELS["inner sums"]
+    (_, forms), result = MODELS["inner sums"]
     single = jax.tree.map(lambda x: x.astype(np.float32), P)
     compiled = amp.compile(lambda p, e: jnp.sum(result(p, e) + p["b"]), single, {"x": "float32[t,e,2]"})
     assert compiled.verify(forms[:4], progress=False)

@@ -1,0 +1,57 @@
+"""How values lie in payloads and columns: arrays as they are, JAX's typed PRNG keys as the integers that they are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def is_key(value: Any) -> bool:
+    """Whether a value, or a type, is one of typed PRNG keys.
+
+    Args:
+      value: The value or type.
+    """
+    return jnp.issubdtype(getattr(value, "dtype", np.dtype(np.float32)), jax.dtypes.prng_key)
+
+
+def raw_type(kind: Any) -> Any:
+    """The type of what lies in a payload or a column.
+
+    Args:
+      kind: The value's type.
+    """
+    return jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(kind.shape, kind.dtype)) if is_key(kind) else kind
+
+
+def raw(value: Any) -> Any:
+    """A value as it lies in a payload or a column.
+
+    Args:
+      value: The value.
+    """
+    return jax.random.key_data(value) if is_key(value) else value
+
+
+def from_raw(array: Any, dtype: Any) -> Any:
+    """The value that lies in a payload or a column.
+
+    Args:
+      array: What `raw` gave.
+      dtype: The value's dtype.
+    """
+    if not jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return array
+    return jax.random.wrap_key_data(array, impl=implementation(dtype))
+
+
+def implementation(dtype: Any) -> Any:
+    """The generator that keys are for, as `jax.random.key(seed, impl=...)` takes it.
+
+    Args:
+      dtype: The keys' dtype.
+    """
+    return jax.random.key_impl(jnp.zeros((), dtype))

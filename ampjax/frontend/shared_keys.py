@@ -1,0 +1,126 @@
+"""Random numbers that a model draws with keys of its own: whether there are any, and which are the same for all examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from jax.extend import core as jex
+
+from ampjax.errors import GraphError
+from ampjax.frontend.combinators.tracing import COMBINATOR, Call, Traced
+from ampjax.frontend.deduction.equations import CALLS
+from ampjax.frontend.draft.payload_types import implementation, is_key
+from ampjax.jaxprs.primitives import DRAWS, called, inner, opened, source_line
+
+
+def draws_numbers(jaxpr: Any) -> bool:
+    """Whether an open jaxpr draws random numbers, with whatever keys.
+
+    Args:
+      jaxpr: The jaxpr.
+    """
+    return any(_draws(equation) for equation in jaxpr.eqns)
+
+
+def refuse_other_generators(jaxpr: Any, line: str) -> None:
+    """Checks that all keys are Threefry's: those of others give other numbers when many are drawn in one call.
+
+    Args:
+      jaxpr: The model's open jaxpr, or one in it.
+      line: The user's line, where no other is known.
+
+    Raises:
+      GraphError: If one is not; names the user's line.
+    """
+    for equation in jaxpr.eqns:
+        here = source_line(equation) or line
+        for atom in (*equation.invars, *equation.outvars):
+            if is_key(atom.aval) and (name := implementation(atom.aval.dtype)) != "threefry2x32":
+                fix = 'Make them with `jax.random.key(seed, impl="threefry2x32")`.'
+                raise GraphError(
+                    here, "keys that give the same numbers alone and together: Threefry's", f"`{name}`", fix
+                )
+        for body in _bodies(equation):
+            refuse_other_generators(body, here)
+
+
+def lines_of_shared_draws(model: Traced, differs: Sequence[bool]) -> list[str]:
+    """The user's lines that draw random numbers with keys that depend on no example: all examples get the same numbers.
+
+    Args:
+      model: The model.
+      differs: For each of its variables, whether it is a part of the example.
+    """
+    found: list[str] = []
+    _follow(model.jaxpr, differs, model.line, found)
+    return list(dict.fromkeys(found))
+
+
+def _follow(jaxpr: Any, differs: Sequence[bool], line: str, found: list[str]) -> list[bool]:
+    """Whether each result of an open jaxpr depends on the example; `found` gets the lines that draw with keys that do not."""
+    known = dict(zip([*jaxpr.constvars, *jaxpr.invars], differs, strict=True))
+
+    def of(atom: Any) -> bool:
+        return not isinstance(atom, jex.Literal) and known[atom]
+
+    for equation in jaxpr.eqns:
+        given, here = [of(atom) for atom in equation.invars], source_line(equation) or line
+        if equation.primitive is COMBINATOR:
+            results = _of_combinator(equation.params["call"], given, found)
+        elif equation.primitive.name in CALLS:
+            body, constants = opened(called(equation))
+            results = _follow(body, [False] * len(constants) + given, here, found)
+        else:
+            results = [any(given)] * len(equation.outvars)
+            keys = [own for own, atom in zip(given, equation.invars, strict=True) if is_key(atom.aval)]
+            if _draws(equation) and not any(keys or given):
+                found.append(here)
+        known |= zip(equation.outvars, results, strict=True)
+    return [of(atom) for atom in jaxpr.outvars]
+
+
+def _of_combinator(call: Call, given: Sequence[bool], found: list[str]) -> list[bool]:
+    """Whether each result of a combinator depends on the example."""
+    ends = np.cumsum([0, *call.n_closed]).tolist()
+    closed, own, n = [given[a:b] for a, b in pairwise(ends)], list(given[ends[-1] :]), len(call.results)
+    if call.kind in ("count", "length", "stochastic"):  # elements have the same numbers in all examples
+        return [call.kind != "count"] * n
+    if call.kind in ("scan", "while"):
+        number, k = (1, n) if call.kind == "while" else (0, call.options["n_carry"])
+        return _of_loop(call.functions[number], closed[number], own, k, found)[:n]
+    results = [any(own)] * n
+    for function, values in zip(call.functions, closed, strict=True):
+        chosen = own[1:] if call.kind == "switch" else own
+        is_exact = call.kind in ("switch", "node")
+        args = chosen if is_exact else [any(own)] * len(function.jaxpr.invars)
+        after = _follow(function.jaxpr, [*values, *args], function.line, found)
+        results = [a or b for a, b in zip(results, after if is_exact else [any(after)] * n, strict=True)]
+    return results
+
+
+def _of_loop(body: Traced, closed: Sequence[bool], own: list[bool], n_carry: int, found: list[str]) -> list[bool]:
+    """Whether each result of a loop depends on the example: what is carried, in any round."""
+    while True:
+        lines: list[str] = []
+        after = _follow(body.jaxpr, [*closed, *own], body.line, lines)
+        carry = [a or b for a, b in zip(own[:n_carry], after, strict=False)]
+        if carry == own[:n_carry]:
+            found += lines
+            return [*carry, *after[n_carry:]]
+        own = [*carry, *own[n_carry:]]
+
+
+def _draws(equation: Any) -> bool:
+    """Whether an equation draws random numbers, or one in it."""
+    return equation.primitive.name in DRAWS or any(map(draws_numbers, _bodies(equation)))
+
+
+def _bodies(equation: Any) -> Iterator[Any]:
+    """The open jaxprs in an equation."""
+    if equation.primitive is COMBINATOR:
+        yield from (function.jaxpr for function in equation.params["call"].functions)
+    else:
+        yield from inner(equation)
