@@ -69,9 +69,9 @@ def run_engine(
     with showing_compilations(reporter, session.preparation.most_kernels(session.instances(instances))):
         training = trainer.accumulate(instances, update=False)
         gradients, largest = trainer.gradients, [_largest(trainer.statistics)]
-        evaluation = trainer.evaluate(instances)
+        evaluation = trainer.evaluate(instances, progress=False)
         largest.append(_largest(trainer.inference_statistics))
-        outputs = trainer.predict(instances) if has_sinks(graph) else {}
+        outputs = trainer.predict(instances, progress=False) if has_sinks(graph) else {}
     return EngineRun(
         training.pop("loss_sum"),
         training,

@@ -137,7 +137,7 @@ class Preparation:
         train = purpose == "train"
         workloads = [(data, purpose)] if valid is None else [(data, purpose), (valid, "losses")]
         resize = not self._sized_by_training and (train or self._limits is None)
-        new = [w for w in workloads if resize or (len(w[0]), w[1]) not in self._prepared]
+        new = [w for w in workloads if resize or not self.is_ready(*w)]
         samples = [self._sample(workload) for workload in new]
         if resize:
             self._size_arenas([needed for _, needed in samples], max(len(data) for data, _ in new))
@@ -154,6 +154,15 @@ class Preparation:
                     ladder.limit()
                     self._postponed.append(Ladder(ladder.compilations))
             self._prepared.update((len(data), purpose) for data, purpose in new)
+
+    def is_ready(self, data: AnyInstances, purpose: str) -> bool:
+        """Whether arenas and kernels have been prepared for a pass over such data, or one as long.
+
+        Args:
+          data: Instances.
+          purpose: What they are run for, one of `passes.PURPOSES`.
+        """
+        return (len(data), purpose) in self._prepared
 
     async def finish(self, reporter: Reporter) -> None:
         """Compiles the kernels that were postponed and have not been called since.

@@ -38,7 +38,7 @@ from ampjax.train.runs.session import make_session
 from ampjax.train.runs.snapshot_keeper import Keeper
 from ampjax.train.settings import STALENESS_LIMITS, Settings, settings_from
 from ampjax.train.snapshots.snapshot_settings import Snapshots, snapshots_from
-from ampjax.train.training_data import Data
+from ampjax.train.training_data import AnyInstances, Data
 from ampjax.utils.blocking import blocking
 from ampjax.utils.counted import counted
 from ampjax.utils.progress import Reporter
@@ -305,12 +305,12 @@ class Trainer:
                     self.restart_hosts()
                     run, place = begin_fit(self.session, self.keeper, data, held_out, history, True, recording=part)
 
-    def evaluate(self, data: Data, *, progress: bool = False) -> dict[str, float]:
+    def evaluate(self, data: Data, *, progress: bool | None = None) -> dict[str, float]:
         """Computes the mean loss and the metrics over some instances; nothing is trained.
 
         Args:
           data: The instances.
-          progress: Whether to show progress.
+          progress: Whether to show progress; by default where kernels may have to be compiled, the first time.
 
         Returns:
           By name: `loss`, the mean over rows, and the metrics that the losses' bodies return.
@@ -321,12 +321,12 @@ class Trainer:
         """
         return blocking(self.evaluate_async(data, progress=progress))
 
-    async def evaluate_async(self, data: Data, *, progress: bool = False) -> dict[str, float]:
+    async def evaluate_async(self, data: Data, *, progress: bool | None = None) -> dict[str, float]:
         """Computes the mean loss and the metrics over some instances; see `evaluate`.
 
         Args:
           data: The instances.
-          progress: Whether to show progress.
+          progress: Whether to show progress; by default where kernels may have to be compiled, the first time.
 
         Returns:
           The metrics by name.
@@ -335,15 +335,15 @@ class Trainer:
           Exception: As `evaluate`.
         """
         instances = self.session.instances(data)
-        with Reporter(progress) as reporter:
+        with self._reporter(progress, instances, "losses") as reporter:
             return await single_passes.evaluate(self.session, instances, reporter)
 
-    def predict(self, data: Data, *, progress: bool = False) -> dict[str, Predictions]:
+    def predict(self, data: Data, *, progress: bool | None = None) -> dict[str, Predictions]:
         """Computes the messages that arrive at each sink. Losses are left out, so no labels are needed.
 
         Args:
           data: The instances; of a compiled model without labels, what `compiled.data(instances, labels=False)` gives.
-          progress: Whether to show progress.
+          progress: Whether to show progress; by default where kernels may have to be compiled, the first time.
 
         Returns:
           By the sink's name, the payloads and states of its messages, in the order of instances and states.
@@ -355,12 +355,12 @@ class Trainer:
         """
         return blocking(self.predict_async(data, progress=progress))
 
-    async def predict_async(self, data: Data, *, progress: bool = False) -> dict[str, Predictions]:
+    async def predict_async(self, data: Data, *, progress: bool | None = None) -> dict[str, Predictions]:
         """Computes the messages that arrive at each sink; see `predict`.
 
         Args:
           data: The instances.
-          progress: Whether to show progress.
+          progress: Whether to show progress; by default where kernels may have to be compiled, the first time.
 
         Returns:
           The messages by sink.
@@ -369,8 +369,12 @@ class Trainer:
           Exception: As `predict`.
         """
         instances = self.session.instances(data, labels=False)
-        with Reporter(progress) as reporter:
+        with self._reporter(progress, instances, "sinks") as reporter:
             return await single_passes.predict(self.session, instances, reporter)
+
+    def _reporter(self, progress: bool | None, data: AnyInstances, purpose: str) -> Reporter:
+        """Shows how far an inference is, if that was asked for; if nothing was said, where something may have to be compiled."""
+        return Reporter(not self.session.preparation.is_ready(data, purpose) if progress is None else progress)
 
     def accumulate(self, data: Data, *, update: bool = True, trace: Trace | None = None) -> dict[str, float]:
         """Runs training instances forward and backward once, in order; nodes update as the settings say. Each call draws new random numbers.

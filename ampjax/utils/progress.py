@@ -9,6 +9,7 @@ from typing import Any
 
 import rich
 from rich.console import Console
+from rich.errors import LiveError
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -58,7 +59,12 @@ class Reporter:
 
     def __enter__(self) -> Reporter:
         if self._bars is not None:
-            self._bars.start()
+            try:
+                self._bars.start()
+            except (
+                LiveError
+            ):  # in a callback of a fit that shows its own bars: before rich 14.1 there is room for one display
+                self._bars = self._console = None
         return self
 
     def __exit__(self, *error: Any) -> None:

@@ -41,13 +41,13 @@ def metric(name: str, value: Any, count: Any = 1.0) -> None:
 
 
 def output(name: str, value: Any) -> None:
-    """Tells a value that `Trainer.predict` is to return: a row for each instance, or for each element where it is told in a `map`.
+    """Tells a value that `Trainer.predict` is to return: a row for each instance, or for each element where it is told in a `map` or is a sequence.
 
     A model that runs as it is tells nothing.
 
     Args:
       name: The output's name.
-      value: An array.
+      value: An array, or a sequence of arrays. A row's state fields tell its element: `t_i` is its number along the dimension `t`.
     """
     if dimensions() is not None:
         value = jnp.asarray(value)

@@ -10,9 +10,11 @@ from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.deduction.equations import Equations, Name, flatten, places_of
 from ampjax.frontend.deduction.lowering import Lowering, by_dtype
 from ampjax.frontend.draft import payload_notes
+from ampjax.frontend.draft.graph_draft import built
 from ampjax.frontend.draft.index_spaces import Region
 from ampjax.frontend.draft.node_bodies import NodeNote, as_it_is
 from ampjax.frontend.draft.values import Computed, Elements, LossTerm, Value, Wanted, leaves_of
+from ampjax.ir.builders import ragged_builders
 
 
 def metric(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
@@ -23,7 +25,7 @@ def metric(low: Lowering, call: Call, operands: Sequence[Value], region: Region,
 
 
 def output(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
-    """An output: a sink."""
+    """An output: a sink, which gets a message for each row."""
     (value,) = operands
     name, aval = call.options["name"], call.options["type"]
     if isinstance(value, Elements):
@@ -39,7 +41,12 @@ def output(low: Lowering, call: Call, operands: Sequence[Value], region: Region,
             f"{name}/value", region, [value], [aval], as_it_is, [aval], [[0]], call.line, leaves_of([value])
         )
         (flow,) = payload_notes.compute(low.draft, note)
-    low.draft.sink(payload_notes.fresh(low.draft, flow, f"{name}/value", call.line), name, call.line)
+    flow = payload_notes.fresh(low.draft, flow, f"{name}/value", call.line)
+    if region.space.is_ragged:  # a row for each node, too, in a message of its own
+        called, index = low.draft.name(f"{name}/rows"), region.space.index
+        rows = lambda: ragged_builders.ungroup(built(whole), index, name=called)
+        whole, flow = flow, low.draft.control(region, flow.types, rows)
+    low.draft.sink(flow, name, call.line)
     return []
 
 

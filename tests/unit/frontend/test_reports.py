@@ -78,3 +78,33 @@ def test_metrics_of_every_kind():
     told = reference(compiled.graph, compiled.node_params(params), compiled.data(data), gradients=False, oracle="eager")
     each = [model(params, one)[1] for one in data]
     assert told.metrics == pytest.approx({name: np.mean([float(own[name]) for own in each]) for name in each[0]})
+
+
+@pytest.mark.parametrize("dimension", ["v", "t"])
+def test_every_sequence_is_predicted_as_rows(dimension):
+    """Over the nodes of a graph, which travel in one message, as over any other sequence, of data or computed, of loops or reductions."""
+    spec = {"g": amp.Edges("v"), "v": "float32[v,2]", "t": "float32[t,2]"}
+
+    def model(p, e):
+        xs = e[dimension]
+        h = amp.map(lambda x: x * p["w"], xs)
+        if dimension == "v":
+            h = amp.fori_loop(2, lambda _, h: amp.propagate(lambda h: h * 2, e["g"], h), h)
+        amp.output("given", xs)
+        amp.output("computed", h)
+        amp.map(lambda h: amp.output("inside", h[0]), h)
+        amp.output("whole", amp.sum(h))
+        return jnp.sum(amp.sum(h))
+
+    params, edges = {"w": jnp.array([2.0, 3.0])}, amp.Edges([0, 1], [1, 0])
+    rows = [np.arange(4.0).reshape(2, 2), np.zeros((0, 2)), np.ones((1, 2))]
+    examples = [{"g": edges if len(x) > 1 else amp.Edges([], []), "v": x, "t": x} for x in rows]
+    compiled = amp.compile(model, params, spec)
+    predicted = amp.Trainer(compiled.graph).predict(compiled.data(examples, labels=False))
+    each = np.concatenate(rows)
+    wanted = each * [2, 3] if dimension == "t" else np.concatenate([4 * rows[0], 0 * rows[2]]) * [2, 3]
+    for name, values in {"given": each, "computed": wanted, "inside": wanted[:, 0]}.items():
+        found = predicted[name]
+        np.testing.assert_array_equal(found.payload, values)
+        assert (found.instance.tolist(), found.fields[f"{dimension}_i"].tolist()) == ([0, 0, 2], [0, 1, 0])
+    np.testing.assert_array_equal(predicted["whole"].payload, [wanted[:2].sum(0), [0, 0], wanted[2]])

@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 from rich.console import Console
+from rich.errors import LiveError
 from support import graphs
 
 import ampjax as amp
@@ -126,3 +127,30 @@ def test_verify_tells_how_far_it_is(shown):
     assert amp.verify(graphs.chain(1), instances, quick=True)
     assert shown().startswith("reference: 1 of 2, about ")
     assert amp.verify(graphs.chain(1), instances, quick=True, progress=False) and shown() == ""
+
+
+def test_inference_tells_of_its_compilations_the_first_time(shown):
+    with amp.Graph() as g:
+        y = amp.ppt("f", lambda p, x: p * x, params=graphs.one())(amp.pump("x"))
+        amp.sink("y", y)
+        amp.loss("loss", lambda x: x * x)(y)
+    trainer, data = amp.Trainer(g, optax.sgd(1e-2)), [{"x": np.float32(1.0)}] * 4
+    for infer in (trainer.evaluate, trainer.predict):
+        infer(data)
+        assert shown().startswith("compiling ")
+        infer(data)
+        assert shown() == ""
+    assert amp.Trainer(g).evaluate(data, progress=False) and shown() == ""
+
+
+def test_a_run_within_one_that_shows_its_bars_is_silent_where_there_is_room_for_one(monkeypatch):
+    def refuse(self):
+        raise LiveError("Only one live display may be active at once")
+
+    console = Console(file=io.StringIO(), force_terminal=True)
+    with Reporter(True, console), monkeypatch.context() as m:
+        m.setattr("rich.progress.Progress.start", refuse)
+        with Reporter(True, console) as inner, inner.part("evaluate", 2) as advance:
+            inner.line("a line")
+            advance(1)
+    assert "a line" not in console.file.getvalue()
