@@ -193,6 +193,7 @@ class Lowering:
           name: What new nodes are called after.
           line: The user's line.
         """
+        values = [self.draft.carried(value, region) for value in values]
         first = values[0]
         if isinstance(first, Computed) and len(first.flow.types) == len(values):
             flow = first.flow
@@ -202,10 +203,7 @@ class Lowering:
             if isinstance(value, Elements):
                 raise GraphError(line, "an array", "a sequence", "Carry what has a fixed shape: a sum, or one element.")
         leaves = leaves_of(values)
-        is_pumped = all(
-            isinstance(value, Static) or (isinstance(value, Constant) and region.is_known) for value in values
-        )
-        if not leaves and is_pumped:
+        if region.is_known and not leaves and all(isinstance(value, Static | Constant) for value in values):
             columns = [self.column(value, region, kind) for value, kind in zip(values, types, strict=True)]
             return self.draft.pump(name, region, columns, list(types), line)
         note = NodeNote(name, region, values, types, as_it_is, types, [range(len(values))], line, leaves)
@@ -219,7 +217,7 @@ class Lowering:
           region: The region.
           kind: Its type.
         """
-        space = region.space
+        space = region.space.known
         if isinstance(value, Static):
             return value.column.inside(space)
         assert isinstance(value, Constant)
@@ -263,7 +261,7 @@ class Lowering:
 
         if isinstance(element, Static):
             column = element.column.inside(outer)
-            repeated = column.origin if outer.parent in around.around() else None
+            repeated = column.origin if outer.known.parent in around.known.around() else None
             copied = Column(inner, lambda data: column.of(data)[origin_of_elements(data)], repeated)
             return Elements(inner, Static(copied))
         if isinstance(element, Computed):
@@ -293,4 +291,4 @@ def by_dtype(types: Sequence[Any]) -> list[list[int]]:
 
 def _still(column: Column, space: IndexSpace) -> Column | None:
     """What a copied column repeats, if that is a column of a space around the copy."""
-    return column.origin if column.origin.space in space.around() else None
+    return column.origin if column.origin.space in space.known.around() else None

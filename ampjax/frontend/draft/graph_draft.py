@@ -14,7 +14,7 @@ from ampjax.frontend.combinators.draw_places import DrawPlace
 from ampjax.frontend.draft.edge_plans import EdgePlan
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.draft.params_nodes import ParamsNodes
-from ampjax.frontend.draft.values import Flow
+from ampjax.frontend.draft.values import Computed, Flow, Static, Value
 from ampjax.ir.builders import control_builders, pump_builders, ragged_builders
 from ampjax.ir.builders.replicate_builder import replicate
 from ampjax.ir.graph import Graph, current_graph
@@ -84,6 +84,7 @@ class GraphDraft:
       origins: Where each pump and each node that computes comes from, by name.
       drawings: Where each node that draws random numbers does so, by name.
       anchors: For regions whose rows only the run can tell, a wire with a message for each row: what needs no other message waits for it.
+      brought: For a wire and a step on its way to such a region, the wire that follows; with the wire itself, so that it stays.
       checks: What data must fulfil beside the spec: each raises a `DataError` if columns do not.
     """
 
@@ -95,10 +96,12 @@ class GraphDraft:
         self.origins: dict[str, Origin] = {}
         self.drawings: dict[str, Drawing] = {}
         self.anchors: dict[Region, Flow] = {}
+        self.brought: dict[Any, tuple[Flow, Flow]] = {}
         self._steps: list[Callable[[], None]] = []
         self._reserved = set(params)
         self._names = set(params)
         self._pumped: dict[Any, Flow] = {}
+        self._carried: dict[tuple[Region, Column], Computed] = {}
         self._places: dict[str, tuple[str, Flow]] = {}
         self._entrances: dict[str, Callable[[], Wire]] = {}
         self._entries: dict[str, Wire] = {}
@@ -173,16 +176,12 @@ class GraphDraft:
 
         Args:
           name: Its name.
-          region: The rows of which there is a message each.
+          region: The rows of which there is a message each; the instances say which these are.
           payload: A column for each value that a payload packs.
           types: The values' types, of one dtype.
           line: The user's line.
           origin: The lines that lead to it, for people; empty where that is the line alone.
-
-        Raises:
-          GraphError: If only the run can tell which rows there are.
         """
-        require_known(region, name, line)
         key = (region, tuple(payload), types[0].dtype, tuple(tuple(kind.shape) for kind in types))
         if key in self._pumped:
             return self._pumped[key]
@@ -193,15 +192,19 @@ class GraphDraft:
         self.then(lambda: self._build_pump(called, flow))
         return flow
 
-    def place(self, region: Region, name: str, line: str) -> Flow:
-        """Notes a pump whose messages bring nothing but the state of each row.
+    def carry(self, column: Column, region: Region, value: Computed) -> None:
+        """Notes that a message brings what the instances say to each row of a region, where only the run tells the rows.
 
         Args:
+          column: What they say.
           region: The rows.
-          name: The pump's name.
-          line: The user's line.
+          value: The message, and which of its parts.
         """
-        return self.pump(f"{name}/place", region, (), [jax.ShapeDtypeStruct((), np.int32)], line)
+        self._carried[region, column.outer] = value
+
+    def carried(self, value: Value, region: Region) -> Value:
+        """A value; one of the instances as a part of the message that brings it, where there is one."""
+        return self._carried.get((region, value.column.outer), value) if isinstance(value, Static) else value
 
     def control(self, region: Region, types: list[Any], make: Callable[[], Wire], is_fresh: bool = True) -> Flow:
         """Notes a node that moves messages.
@@ -373,17 +376,6 @@ def built(flow: Flow) -> Wire:
     """A flow's wire, once it is built."""
     assert flow.wire is not None
     return flow.wire
-
-
-def require_known(region: Region, name: str, line: str) -> None:
-    """Refuses what is pumped where only the run can tell which rows there are."""
-    if not region.is_known:
-        raise GraphError(
-            line,
-            "values that are computed, where a value that was read decides what runs",
-            f"one of the instance's ({name})",
-            "Use the instance's value before the choice, or pass it in what is carried.",
-        )
 
 
 def _set(flow: Flow, wire: Wire) -> None:

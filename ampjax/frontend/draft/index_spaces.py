@@ -6,11 +6,15 @@ everything has been lowered, so what depends on them is made last.
 
 The nodes of a graph and its edges of each kind are *ragged* spaces: all rows that belong to one row of the space around travel in one ragged
 message, which carries the state of that row.
+
+Only the run tells how many rows the rounds of a loop have that reads a value. What the instances say does not depend on the round: so columns belong to
+the space without rounds, the *known* one, and a sequence inside has in each round the rows and the facts of the one that it *copies*.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import ChainMap
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +22,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from ampjax.frontend.combinators.draw_places import DrawPlace
+    from ampjax.frontend.draft.decisions import Decision
     from ampjax.frontend.instance_columns import Columns
 
 
@@ -25,16 +30,18 @@ class Column:
     """What the instances say of every row of a space: an array, computed once for a data set.
 
     Args:
-      space: The space.
+      space: The space; in a loop that reads a value, the known one without its rounds takes its place.
       compute: From the data set to the array `[rows, ...]`.
       origin: The column of a space further out that it repeats; None if it repeats none.
 
     Attributes:
       origin: The column that says the same with the fewest rows; often itself.
+      outer: The column of a space around that says the same of all rows within one of its own; often itself.
     """
 
     def __init__(self, space: IndexSpace, compute: Callable[[Columns], np.ndarray], origin: Column | None = None):
-        self.space, self._compute, self.origin = space, compute, origin or self
+        self.space, self._compute, self.origin = space.known, compute, origin or self
+        self.outer = self
 
     def of(self, data: Columns) -> np.ndarray:
         """Its values for a data set, `[rows, ...]`."""
@@ -42,9 +49,11 @@ class Column:
 
     def inside(self, space: IndexSpace) -> Column:
         """The same, for each row of a space inside its own."""
-        if space is self.space:
+        if space.known is self.space:
             return self
-        return Column(space, lambda data: space.rows_of(data, self.space, self.of(data)), self.origin)
+        found = Column(space, lambda data: space.rows_of(data, self.space, self.of(data)), self.origin)
+        found.outer = self.outer
+        return found
 
 
 class IndexSpace:
@@ -57,9 +66,12 @@ class IndexSpace:
       dimension: The sequence's name.
       sizes: Elements of each of the parent's rows; None where only the run tells, as in a loop that reads a value.
       is_ragged: Whether all rows that belong to one of the parent's travel in one ragged message.
+      copied: The space outside of the rounds around whose rows it has in each of them; None where there are no rounds.
 
     Attributes:
-      facts: State fields beside the element's number, with their columns (None: set by a node); the parent's, if this space is ragged.
+      facts: State fields beside the element's number, with their columns (None: set by a node); the parent's, if this space is ragged; also
+        those of the space that it copies.
+      decision: For rounds, and for several choices between the same functions: what makes them.
       meanings: What each of these fields says, for people.
       uses: If its elements are choices between the same functions, which uses of a combinator they are.
     """
@@ -70,12 +82,18 @@ class IndexSpace:
         dimension: str = "",
         sizes: Column | None = None,
         is_ragged: bool = False,
+        copied: IndexSpace | None = None,
     ):
         self.parent, self.dimension, self.sizes, self.is_ragged = parent, dimension, sizes, is_ragged
-        self.facts: dict[str, Column | None] = parent.facts if parent is not None and is_ragged else {}
+        self.facts: MutableMapping[str, Column | None] = {} if copied is None else ChainMap({}, copied.facts)
+        if parent is not None and is_ragged:
+            self.facts = parent.facts
+        self.copied = copied
+        self.decision: Decision | None = None
         self.meanings: dict[str, str] = {}
         self.uses: Sequence[DrawPlace] = ()
         self._inner: dict[str, IndexSpace] = {}
+        self._copies: dict[IndexSpace, IndexSpace] = {}
         if parent is not None and not is_ragged:
             is_loop = sizes is None
             self.meanings[self.index] = (
@@ -90,6 +108,8 @@ class IndexSpace:
           sizes: How many elements each row has.
           is_ragged: Whether all elements of a row travel in one ragged message.
         """
+        if sizes is not None and not self.is_known:
+            return self.copy_of(self.outside.along(dimension, sizes, is_ragged))
         if dimension not in self._inner:
             # Messages carry fields of all spaces around: `w_n` of an outer sequence `w` is not that of an inner one.
             taken = {space.dimension for space in self.around()}
@@ -100,6 +120,28 @@ class IndexSpace:
                 name = f"{name}_"
             self._inner[dimension] = IndexSpace(self, name, sizes, is_ragged)
         return self._inner[dimension]
+
+    def copy_of(self, space: IndexSpace) -> IndexSpace:
+        """The space of the same elements in each round: of a sequence that each row of the space outside has.
+
+        Args:
+          space: The sequence's space; its parent is `outside`.
+        """
+        if space not in self._copies:
+            self._copies[space] = IndexSpace(self, space.dimension, space.sizes, space.is_ragged, space)
+        return self._copies[space]
+
+    @property
+    def outside(self) -> IndexSpace:
+        """The same space without the innermost rounds around it."""
+        found = self.copied or self.parent
+        assert found is not None
+        return found
+
+    @property
+    def known(self) -> IndexSpace:
+        """The same space without any rounds around it: its rows are known from the instances."""
+        return self if self.is_known else self.outside.known
 
     def around(self) -> list[IndexSpace]:
         """This space and those around it, from the inside."""
@@ -151,10 +193,10 @@ class IndexSpace:
     @property
     def is_set(self) -> bool:
         """Whether the instances say the values of all fields, so that all messages of a row have the same."""
-        return all(column is not None for space in self.around() for column in space.facts.values())
+        return self.is_known and all(c is not None for space in self.around() for c in space.facts.values())
 
     def fact(self, name: str, column: Column | None, meaning: str) -> str:
-        """Puts a state field into all of its messages.
+        """Puts a state field into all of its messages; in a loop that reads a value, what the instances say comes in from outside.
 
         Args:
           name: The field.
@@ -164,34 +206,35 @@ class IndexSpace:
         Returns:
           The field's name.
         """
-        self.facts.setdefault(name, column)
-        self.meanings.setdefault(name, meaning)
+        home = self if column is None else self.known
+        home.facts.setdefault(name, column)
+        home.meanings.setdefault(name, meaning)
         return name
 
     def n_rows(self, data: Columns) -> int:
         """How many rows a data set has here."""
-        return len(data) if self.parent is None else int(self.lengths(data).sum())
+        return len(data) if self.known.parent is None else int(self.lengths(data).sum())
 
     def parents(self, data: Columns) -> np.ndarray:
         """`[rows]`: each row's row in the space around it."""
-        assert self.parent is not None
-        around = self.parent
-        return data.once((self, "parents"), lambda: np.repeat(np.arange(around.n_rows(data)), self.lengths(data)))
+        around = self.known.parent
+        assert around is not None
+        return data.once((self.known, "parents"), lambda: np.repeat(np.arange(around.n_rows(data)), self.lengths(data)))
 
     def lengths(self, data: Columns) -> np.ndarray:
         """`[parent's rows]`: how many rows each of them has here."""
-        sizes = self.sizes
+        sizes = self.known.sizes
         assert sizes is not None
-        return data.once((self, "lengths"), lambda: np.maximum(sizes.of(data), 0))
+        return data.once((self.known, "lengths"), lambda: np.maximum(sizes.of(data), 0))
 
     def starts(self, data: Columns) -> np.ndarray:
         """`[parent's rows]`: the first row of each of them."""
-        return data.once((self, "starts"), lambda: np.cumsum(self.lengths(data)) - self.lengths(data))
+        return data.once((self.known, "starts"), lambda: np.cumsum(self.lengths(data)) - self.lengths(data))
 
     def numbers(self, data: Columns) -> np.ndarray:
         """`[rows]`: each row's number among those of its parent."""
         first = lambda: np.repeat(self.starts(data), self.lengths(data))
-        return data.once((self, "numbers"), lambda: np.arange(self.n_rows(data)) - first())
+        return data.once((self.known, "numbers"), lambda: np.arange(self.n_rows(data)) - first())
 
     def rows_of(self, data: Columns, outer: IndexSpace, values: np.ndarray) -> np.ndarray:
         """A column of a space around this one, for each row here.
@@ -201,10 +244,11 @@ class IndexSpace:
           outer: The space around.
           values: `[outer's rows, ...]`.
         """
-        if self is outer:
+        known = self.known
+        if known is outer.known:
             return values
-        assert self.parent is not None
-        return self.parent.rows_of(data, outer, values)[self.parents(data)]
+        assert known.parent is not None
+        return known.parent.rows_of(data, outer, values)[known.parents(data)]
 
     def instances(self, data: Columns) -> np.ndarray:
         """`[rows]`: each row's instance."""
@@ -223,11 +267,13 @@ class Guard:
       field: The state field.
       value: Its value.
       column: The field's values; None where a value that is read back decides.
+      decision: What decides then.
     """
 
     field: str
     value: int
     column: Column | None
+    decision: Decision | None = None
 
 
 @dataclass(frozen=True)
@@ -256,6 +302,17 @@ class Region:
         return self.space.is_known and all(guard.column is not None for guard in self.guards)
 
     @property
+    def decisions(self) -> set[Decision]:
+        """What only the run decides about its rows."""
+        found = {guard.decision for guard in self.guards} | {space.decision for space in self.space.around()}
+        return {decision for decision in found if decision is not None}
+
+    @property
+    def known(self) -> Region:
+        """The rows of the known space that it may have: those that no guard excludes which the instances tell."""
+        return self if self.is_known else Region(self.space.known, tuple(g for g in self.guards if g.column is not None))
+
+    @property
     def carrier(self) -> Region:
         """The rows whose states its messages carry: its own; of a ragged space, those of the space around it."""
         return self.within(self.space.carrier)
@@ -265,12 +322,13 @@ class Region:
         return f"{self.space!r}" + (f" where {' and '.join(guards)}" if guards else "")
 
     def rows(self, data: Columns) -> np.ndarray | None:
-        """The numbers of its rows in its space; None for all.
+        """The numbers of its rows in its space; None for all. Where only the run tells which it has, those that it may have.
 
         Args:
           data: The data set.
         """
-        return data.once((self, "rows"), lambda: self._rows(data)) if self.guards else None
+        known = self.known
+        return data.once((known, "rows"), lambda: known._rows(data)) if known.guards else None
 
     def _rows(self, data: Columns) -> np.ndarray | None:
         holds: np.ndarray | None = None

@@ -11,8 +11,8 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import type_of
-from ampjax.frontend.draft.graph_draft import Drawing, GraphDraft, Origin, built, require_known
-from ampjax.frontend.draft.index_spaces import Column, IndexSpace
+from ampjax.frontend.draft.graph_draft import Drawing, GraphDraft, Origin, built
+from ampjax.frontend.draft.index_spaces import Column, Guard, IndexSpace, Region
 from ampjax.frontend.draft.node_bodies import NodeNote, PackedBody, as_it_is, unpack
 from ampjax.frontend.draft.values import Computed, Flow, Static, Value
 from ampjax.ir.builders import payload_builders, ragged_builders
@@ -21,6 +21,9 @@ from ampjax.ir.wires import Wire
 from ampjax.jaxprs.traced_bodies import traced
 from ampjax.nn import TableEmbed
 from ampjax.sparse import Table
+
+_Step = tuple[str, Any]
+"""A step on the way of a value: `into` a space of elements, by a decision `into rounds`, or `where` a guard holds."""
 
 _MOST_COPIED = 16
 """Entries of a value of an outer space that are pumped anew for each element at most; larger ones are pumped once and sent to each."""
@@ -45,7 +48,6 @@ def tell(draft: GraphDraft, flow: Flow, told: Mapping[str, Column], name: str, l
       name: What the node is called.
       line: The user's line.
     """
-    require_known(flow.region, name, line)
     copy = compute(draft, replace(_copy(flow, name, line), told=told))[0]
     copy.is_fresh = False
     return copy
@@ -92,6 +94,123 @@ def loss(draft: GraphDraft, note: NodeNote, metrics: Sequence[tuple[str, int, in
         return payload_builders.loss(name, traced(with_metrics, body.payloads, draws=False), join=join)
 
     _noted(draft, note, builder, lambda _: None)
+
+
+def place(draft: GraphDraft, region: Region, name: str, line: str) -> Flow:
+    """Messages that bring nothing but the state of each row of a region.
+
+    Args:
+      draft: The graph to be.
+      region: The rows.
+      name: What new nodes are called after.
+      line: The user's line.
+    """
+    there = draft.anchors.get(region)
+    if there is not None and there.is_fresh:
+        return there
+    return pumped(draft, f"{name}/place", region, (), [jax.ShapeDtypeStruct((), np.int32)], line)
+
+
+def pumped(
+    draft: GraphDraft,
+    name: str,
+    region: Region,
+    payload: Sequence[Column],
+    types: list[Any],
+    line: str,
+    origin: str = "",
+) -> Flow:
+    """The instances' values at each row of a region; where only the run tells its rows, they come from outside.
+
+    Args:
+      draft: The graph to be.
+      name: What new nodes are called.
+      region: The rows.
+      payload: A column for each value that a payload packs; none for a message whose payload nobody reads.
+      types: The values' types, of one dtype.
+      line: The user's line.
+      origin: The lines that lead to it, for people; empty where that is the line alone.
+    """
+    if region.is_known:
+        return draft.pump(name, region, payload, types, line, origin)
+    columns = [column.outer for column in payload]
+    spaces = {column.space for column in columns}
+    start = spaces.pop() if len(spaces) == 1 else region.space.known
+    return _brought(draft, lambda there: draft.pump(name, there, columns, types, line, origin), region, start, (name, line))
+
+
+def _brought(
+    draft: GraphDraft, make: Callable[[Region], Flow], region: Region, start: IndexSpace, where: tuple[str, str]
+) -> Flow:
+    """Values of a space further out, or of the known one, at each row of a region: sent in to elements, along with what the run decides.
+
+    Args:
+      draft: The graph to be.
+      make: Notes where they come from, for those rows of their space that may be asked for.
+      region: The region.
+      start: Their space.
+      where: What new nodes are called after, and the user's line.
+    """
+    before, steps = _way(region, start)
+    flow = make(Region(start, before))
+    for kind, step in steps:
+        key = flow.region, id(flow), step
+        if key not in draft.brought:
+            draft.brought[key] = flow, _stepped(draft, flow, kind, step, where)
+        flow = draft.brought[key][1]
+    return flow
+
+
+def _stepped(draft: GraphDraft, flow: Flow, kind: str, step: Any, where: tuple[str, str]) -> Flow:
+    name, line = where
+    if kind == "into":
+        return send_in(draft, flow, step, name)
+    if kind == "into rounds":
+        return step.decision.send(flow)[-1]
+    if step.decision is not None:
+        return step.decision.send(flow)[step.decision.guards.index(step)]
+    field = step.column.space.fact(step.field, step.column, f"where it is ({line})")
+    known = fresh(draft, flow, name, line)
+    holds = lambda s: getattr(s, field) == step.value
+    return draft.split(known, holds, [flow.region.where(step), flow.region], f"{name}/where")[0]
+
+
+def _way(region: Region, start: IndexSpace) -> tuple[tuple[Guard, ...], list[_Step]]:
+    """The way from a known space to a region: the guards that hold where it begins, and the steps."""
+    chain = region.space.around()[::-1]
+    first = next(number for number, space in enumerate(chain) if space.known is start)
+    levels = _levels(region, chain)
+    before: list[Guard] = []
+    steps: list[_Step] = []
+    for number, space in enumerate(chain):
+        own = [guard for guard, level in zip(region.guards, levels, strict=True) if level == number]
+        decision = space.decision
+        if decision is not None and not any(guard.decision is decision for guard in own):
+            steps.append(("into rounds", space))
+        elif decision is None and number > first:
+            steps.append(("into", space))
+        for guard in own:
+            if steps or guard.decision is not None or number > first:
+                steps.append(("where", guard))
+            else:
+                before.append(guard)
+    return tuple(before), steps
+
+
+def _levels(region: Region, chain: Sequence[IndexSpace]) -> list[int]:
+    """For each guard of a region, in which of the spaces around it is decided: not before what was decided before it."""
+    levels: list[int] = []
+    for number, guard in enumerate(region.guards):
+        if guard.decision is not None:
+            level = chain.index(guard.decision.space or guard.decision.region.space)
+        else:
+            assert guard.column is not None
+            known = guard.column.space
+            level = next(i for i, space in enumerate(chain) if space.known is known)
+        decided = [level for level, other in zip(levels, region.guards, strict=False) if other.decision is not None]
+        rounds = [i for i, s in enumerate(chain) if s.decision and len(s.decision.region.guards) <= number]
+        levels.append(max([level, *decided, *rounds]))
+    return levels
 
 
 def _plain_builder(replicas: int) -> Callable[..., Any]:
@@ -142,25 +261,25 @@ def _noted(draft: GraphDraft, note: NodeNote, builder: Callable[..., Any], conne
         draft.drawings[name] = Drawing(region.space, note.draws)
     values = [_sent_in(draft, value, kind, note) for value, kind in zip(note.inputs, note.types, strict=True)]
     places: dict[int, tuple[Flow, int]] = {}
-    pumped: dict[Any, list[tuple[int, Column]]] = {}
+    static: dict[Any, list[tuple[int, Column]]] = {}
     for i, value in enumerate(values):
         if isinstance(value, Static):
-            pumped.setdefault(note.types[i].dtype, []).append((i, value.column))
+            own = None if region.is_known else value.column.outer.space
+            static.setdefault((note.types[i].dtype, own), []).append((i, value.column))
         elif isinstance(value, Computed):
             places[i] = (value.flow, value.part)
     computed = {id(flow): flow for flow, _ in places.values()}
     ports: list[Flow] = []
-    for members in pumped.values():
+    for members in static.values():
         types = [note.types[i] for i, _ in members]
         columns = [column for _, column in members]
-        flow = draft.pump(f"{name}/in", region, columns, types, note.line, note.origin)
+        flow = pumped(draft, f"{name}/in", region, columns, types, note.line, note.origin)
         ports.append(flow)
         places |= {i: (flow, part) for part, (i, _) in enumerate(members)}
-    ports += sorted(computed.values(), key=lambda flow: not flow.is_fresh)
-    if not ports and region in draft.anchors:
-        ports.append(draft.anchors[region])
-    elif not ports:
-        require_known(region, name, note.line)
+    ports += computed.values()
+    ports.sort(key=lambda flow: not flow.is_fresh)
+    if not region.is_known and not (ports and ports[0].is_fresh):  # no pump can be noted later that says what such states lack
+        ports.insert(0, place(draft, region, name, note.line))
 
     def step() -> None:
         entries = list(ports)
@@ -185,15 +304,15 @@ def _has_no_facts(space: IndexSpace, flow: Flow) -> bool:
 
 
 def _sent_in(draft: GraphDraft, value: Value, kind: Any, note: NodeNote) -> Value:
-    """A large value of an outer space is pumped once for each of its own rows and sent in from there."""
-    inner = note.region.space
-    if not isinstance(value, Static) or value.column.space is inner or int(np.prod(kind.shape)) <= _MOST_COPIED:
+    """A value as it comes to a node. A large one of an outer space is pumped once for each of its own rows and sent in from there."""
+    region = note.region
+    value = draft.carried(value, region)
+    if not isinstance(value, Static) or not region.is_known:
         return value
-    outer = value.column.space
-    flow = draft.pump(f"{note.name}/shared", note.region.within(outer), [value.column], [kind], note.line)
-    for space in reversed(inner.around()[: inner.around().index(outer)]):
-        flow = send_in(draft, flow, space, note.name)
-    return Computed(flow)
+    if value.column.space is region.space or int(np.prod(kind.shape)) <= _MOST_COPIED:
+        return value
+    make = lambda there: draft.pump(f"{note.name}/shared", there, [value.column], [kind], note.line)
+    return Computed(_brought(draft, make, region, value.column.space, (note.name, note.line)))
 
 
 def send_in(draft: GraphDraft, flow: Flow, space: IndexSpace, name: str) -> Flow:

@@ -12,12 +12,13 @@ from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import Call, Traced
 from ampjax.frontend.deduction.lowering import Lowering, by_dtype
 from ampjax.frontend.draft import payload_notes
+from ampjax.frontend.draft.decisions import Decision
 from ampjax.frontend.draft.graph_draft import built
-from ampjax.frontend.draft.index_spaces import Column, Guard, Region
+from ampjax.frontend.draft.index_spaces import Column, Guard, IndexSpace, Region
 from ampjax.frontend.draft.node_bodies import NodeNote, as_it_is
 from ampjax.frontend.draft.payload_types import raw_type
 from ampjax.frontend.draft.values import Computed, Constant, Elements, Flow, Static, Value, Wanted, read_of_all
-from ampjax.ir.builders import control_builders
+from ampjax.ir.builders import control_builders, payload_builders
 from ampjax.ir.state import State
 
 
@@ -32,14 +33,14 @@ def switch(low: Lowering, call: Call, operands: Sequence[Value], region: Region,
         return low.run(call.functions[chosen], given[chosen], region, wanted)
     field = low.number("if")
     if isinstance(index, Static):
-        column = index.column.inside(region.space) if region.space.is_known else index.column
+        column = index.column.inside(region.space)
         guards = [Guard(field, i, column) for i in range(len(given))]
         if region in low.draft.anchors:
             _route_anchor(low, region, guards, call)
         inputs = routed(low, call.functions, given, guards, call.options["word"], call.line)
     elif isinstance(index, Computed) and index.was_read is not None:
-        guards = [Guard(field, i, None) for i in range(len(given))]
-        inputs = routed_by_value(low, call, given, guards, region, index)
+        decision = choice_by_value(low, call, field, len(given), region, index)
+        guards, inputs = decision.guards, sent_along(low, call, given, decision)
     else:
         raise unread(call)
     results = []
@@ -123,43 +124,32 @@ def split_between(
     ]
 
 
-def routed_by_value(
-    low: Lowering,
-    call: Call,
-    given: Sequence[Sequence[Value]],
-    guards: Sequence[Guard],
-    region: Region,
-    index: Computed,
-) -> list[list[Value]]:
-    """What each branch gets where a value that was read chooses.
+def choice_by_value(
+    low: Lowering, call: Call, field: str, n: int, region: Region, index: Computed
+) -> Decision:
+    """A choice that a value makes which is read back.
 
     Args:
       low: The lowering.
       call: The choice.
-      given: What the variables of each branch are.
-      guards: For each branch, where it is chosen.
+      field: The state field that says what is chosen.
+      n: How many functions there are.
       region: Where the choice is made.
       index: What chooses.
-
-    Returns:
-      What the variables of each branch are where it is chosen.
     """
-    field = region.space.fact(guards[0].field, None, f"which function is chosen ({call.line})")
-    choice = alone(low, [index], region, call)
+    region.space.fact(field, None, f"which function is chosen ({call.line})")
+    asked = Asked(low, alone(low, [index], region, call), [field], lambda s: np.full(len(s), index.was_read or 0), call)
 
-    def send(flow: Flow) -> list[Flow]:
-        sent = route_by(low, flow, choice, [field], _always(index.was_read), call)
-        return split_by(low, sent, field, guards, call.options["word"])
+    def make(flow: Flow, there: Region) -> list[Flow]:
+        return split_by(low, asked.route(flow), field, decision.guards, call.options["word"])
 
-    return sent_along(low, call, given, region, send)
+    decision = Decision(region, make)
+    decision.choices(field, n)
+    return decision
 
 
 def sent_along(
-    low: Lowering,
-    call: Call,
-    given: Sequence[Sequence[Value]],
-    region: Region,
-    send: Callable[[Flow], list[Flow]],
+    low: Lowering, call: Call, given: Sequence[Sequence[Value]], decision: Decision
 ) -> list[list[Value]]:
     """What each branch gets where values that were read choose: all that any branch needs comes with the message that is sent.
 
@@ -167,36 +157,85 @@ def sent_along(
       low: The lowering.
       call: The choice.
       given: What the variables of each branch are.
-      region: Where the choice is made.
-      send: Notes how a message gets to the branches: a wire for each of them.
+      decision: Sends messages to the branches.
 
     Returns:
       What the variables of each branch are where it is chosen.
     """
+    region, word = decision.region, call.options["word"]
     needed: list[Value] = []
     types: list[Any] = []
     for values, function in zip(given, call.functions, strict=True):
         for value, variable in zip(values, function.variables, strict=True):
-            if variable in function.used and must_be_carried(value, call) and not any(value is v for v in needed):
+            is_carried = variable in function.used and isinstance(value, Computed | Static)
+            if is_carried and not any(value is v for v in needed):
                 needed.append(value)
                 types.append(variable.aval)
     if not needed:
         needed, types = [Constant(np.int32(0))], [jax.ShapeDtypeStruct((), np.int32)]
-    places: dict[int, tuple[int, int]] = {}
-    outputs: list[list[Flow]] = []
+    places: dict[int, list[Computed]] = {}
     for group in by_dtype(types):
-        flow = low.pack([needed[i] for i in group], [types[i] for i in group], region, call.options["word"], call.line)
-        outputs.append(send(payload_notes.fresh(low.draft, flow, call.options["word"], call.line)))
-        low.draft.anchors |= {out.region: out for out in outputs[-1]}
-        places |= {id(needed[i]): (len(outputs) - 1, part) for part, i in enumerate(group)}
+        flow = low.pack([needed[i] for i in group], [types[i] for i in group], region, word, call.line)
+        outputs = decision.send(payload_notes.fresh(low.draft, flow, word, call.line))[: len(given)]
+        low.draft.anchors |= {out.region: out for out in outputs}
+        places |= {id(needed[i]): [Computed(out, part) for out in outputs] for part, i in enumerate(group)}
 
-    def to(value: Value, branch: int) -> Value:
+    def to(value: Value, branch: int, is_used: bool) -> Value:
         if id(value) not in places:
-            return value
-        number, part = places[id(value)]
-        return Computed(outputs[number][branch], part)
+            return decision.take(value, branch) if is_used else value
+        there = places[id(value)][branch]
+        if not isinstance(value, Static):
+            return there
+        low.draft.carry(value.column, there.flow.region, there)
+        return value
 
-    return [[to(value, branch) for value in values] for branch, values in enumerate(given)]
+    return [
+        [to(value, branch, variable in function.used) for value, variable in zip(values, function.variables, strict=True)]
+        for branch, (values, function) in enumerate(zip(given, call.functions, strict=True))
+    ]
+
+
+class Asked:
+    """What sends messages by values that are read back.
+
+    Args:
+      low: The lowering.
+      choice: The values, where they are read.
+      fields: The state fields that get them.
+      assume: Gives them where nothing is computed.
+      call: What asks.
+    """
+
+    def __init__(self, low: Lowering, choice: Flow, fields: Sequence[str], assume: Callable[[State], Any], call: Call):
+        self._low, self._choice, self._fields, self._assume, self._call = low, choice, fields, assume, call
+        self._inside = {choice.region.space: choice}
+
+    def route(self, flow: Flow) -> Flow:
+        """The messages with what was read in their states; each element of a sequence gets a copy of it.
+
+        Args:
+          flow: The messages, of the place where the values are read or of a space inside.
+        """
+        low, space, line = self._low, flow.region.space, self._call.line
+        if not space.is_ragged:
+            return route_by(low, flow, self._at(space), self._fields, self._assume, self._call)
+        place = payload_notes.place(low.draft, flow.region.carrier, space.dimension, line)
+        told = payload_notes.send_in(low.draft, self.route(place), space, space.dimension)
+        met, key = low.draft.name(f"{space.dimension}/chosen"), space.key or ("instance",)
+        make = lambda: payload_builders.npt(met, second, join=key)(built(told), built(flow))
+        return low.draft.control(flow.region, flow.types, make)
+
+    def _at(self, space: IndexSpace) -> Flow:
+        if space not in self._inside:
+            assert space.parent is not None
+            outer = self._at(space.parent)
+            self._inside[space] = payload_notes.send_in(self._low.draft, outer, space, "read")
+        return self._inside[space]
+
+
+def second(_: Any, state: Any) -> Any:
+    """The body of a node at which a message waits for another: gives what the other brings."""
+    return state
 
 
 def _route_anchor(low: Lowering, region: Region, guards: Sequence[Guard], call: Call) -> None:
@@ -211,26 +250,6 @@ def _route_anchor(low: Lowering, region: Region, guards: Sequence[Guard], call: 
 def split_by(low: Lowering, flow: Flow, field: str, guards: Sequence[Guard], name: str) -> list[Flow]:
     """A wire for each guard on a field: the messages for which it holds."""
     return low.draft.split(flow, lambda s: getattr(s, field), [flow.region.where(guard) for guard in guards], name)
-
-
-def _always(choice: int | None) -> Callable[[State], Any]:
-    return lambda s: np.full(len(s), choice or 0)
-
-
-def must_be_carried(value: Value, call: Call) -> bool:
-    """Whether a value has to come with the message that is sent where a value that was read decides.
-
-    Args:
-      value: The value.
-      call: What decides.
-
-    Raises:
-      GraphError: If it is a sequence.
-    """
-    if isinstance(value, Elements):
-        fix = "Sum or take from the sequence before the choice, and use the result."
-        raise GraphError(call.line, "arrays where a value that was read decides", "a sequence from outside", fix)
-    return isinstance(value, Computed | Static)
 
 
 def alone(low: Lowering, values: Sequence[Computed], region: Region, call: Call) -> Flow:

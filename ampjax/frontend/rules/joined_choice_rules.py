@@ -11,10 +11,11 @@ from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.deduction.lowering import Lowering, by_dtype
 from ampjax.frontend.deduction.numpy_equations import select
 from ampjax.frontend.draft import payload_notes
+from ampjax.frontend.draft.decisions import Decision
 from ampjax.frontend.draft.graph_draft import built
-from ampjax.frontend.draft.index_spaces import Guard, Region
+from ampjax.frontend.draft.index_spaces import Region
 from ampjax.frontend.draft.values import Computed, Flow, Value, Wanted, read_of
-from ampjax.frontend.rules.branch_rules import alone, merged, route_by, sent_along, unread
+from ampjax.frontend.rules.branch_rules import Asked, alone, merged, sent_along, unread
 from ampjax.frontend.rules.loops import leave
 from ampjax.ir.builders import ragged_builders
 from ampjax.ir.state import State
@@ -37,8 +38,6 @@ def switches(low: Lowering, call: Call, operands: Sequence[Value], region: Regio
     visits = region.space.along(name, None)
     places, index, visits.uses = region.within(visits), visits.index, call.options["places"]
     visits.meanings[index] = f"which of the {k} choices ({call.line})"
-    guards = [Guard(field, i, None) for i in range(len(given))]
-    choice = alone(low, read, region, call)
 
     def assume(s: State) -> Any:
         return tuple(np.full(len(s), number.was_read) for number in read)
@@ -46,18 +45,22 @@ def switches(low: Lowering, call: Call, operands: Sequence[Value], region: Regio
     def chosen(s: State) -> Any:
         return select(getattr(s, index), *(getattr(s, one) for one in fields))
 
-    def send(flow: Flow) -> list[Flow]:
-        sent, called = route_by(low, flow, choice, fields, assume, call), low.draft.name(name)
+    asked = Asked(low, alone(low, read, region, call), fields, assume, call)
+
+    def make(flow: Flow, there: Region) -> list[Flow]:
+        sent, called = asked.route(flow), low.draft.name(name)
 
         def copies() -> Wire:
             facts = dict.fromkeys(visits.facts, 0)
             turn = lambda s, i: s.replace(**facts, **{index: i})
             return ragged_builders.flatmap(built(sent), lambda s: k, turn, name=called)
 
-        each = low.draft.control(places, flow.types, copies)
-        return low.draft.split(each, chosen, [places.where(guard) for guard in guards], word)
+        each = low.draft.control(there, flow.types, copies, flow.is_fresh)
+        return [*low.draft.split(each, chosen, [there.where(guard) for guard in decision.guards], word), each]
 
-    inputs = sent_along(low, call, given, region, send)
+    decision = Decision(region, make, visits)
+    guards = decision.choices(field, len(given))
+    inputs = sent_along(low, call, given, decision)
     types = [variable.aval for variable in call.functions[0].jaxpr.outvars]
     needed = sorted({i % len(types) for i in wanted.values})
     groups = [[needed[i] for i in group] for group in by_dtype([types[i] for i in needed])]

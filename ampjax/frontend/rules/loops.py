@@ -124,7 +124,7 @@ class Loop:
         self._enter = low.draft.relabel(some, self._inner, begin, f"{name}/first", is_fresh=False)
         self._state = low.draft.loop(self._inner, own.types, name)
         self._state.kept = ahead.fields
-        if self._nodes is None:
+        if self._nodes is None and region.is_known:
             self._state.foresees = ahead.note
         self.carry = own.named(self._state, self._nodes)
 

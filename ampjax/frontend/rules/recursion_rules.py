@@ -20,7 +20,7 @@ from ampjax.frontend.draft import payload_notes
 from ampjax.frontend.draft.graph_draft import built
 from ampjax.frontend.draft.index_spaces import Column, Guard, IndexSpace, Region
 from ampjax.frontend.draft.values import Computed, Constant, Elements, Flow, Static, Value, Wanted
-from ampjax.frontend.rules.branch_rules import split_by
+from ampjax.frontend.rules.branch_rules import second, split_by
 from ampjax.frontend.rules.sequence_rules import elements_space
 from ampjax.ir.builders import payload_builders, ragged_builders
 
@@ -37,7 +37,7 @@ def recurse(low: Lowering, call: Call, operands: Sequence[Value], region: Region
     rows = [x.element for x in xs if isinstance(x, Elements)]
     types = [variable.aval for variable in each.jaxpr.outvars]
     groups = by_dtype(types)
-    recursion = low.recursions[call.options["of"]] = _Recursion(space, groups, types)
+    recursion = low.recursions[call.options["of"]] = _Recursion(inner, groups, types)
     results = low.run(each, [*closed, *rows], inner, Wanted(set(range(len(types))), groups=groups))
     out: dict[int, Computed] = {}
     for number, group in enumerate(groups):
@@ -59,7 +59,7 @@ def recall(low: Lowering, call: Call, operands: Sequence[Value], region: Region,
         raise GraphError(
             call.line, "`recur` inside of the function that `amp.recurse` was given", "a call outside", fix
         )
-    if not region.is_known:
+    if region.decisions != recursion.region.decisions:
         fix = "Ask before the choice, and use there what was given."
         raise GraphError(
             call.line, "`recur` where the instance decides what runs", "a call where a read value does", fix
@@ -78,16 +78,21 @@ class _Recursion:
     """A recursion that is being lowered.
 
     Args:
-      space: The elements' space.
+      region: The elements.
       groups: Which results travel together.
       types: The results' types.
       places: Where results are asked for.
     """
 
-    space: IndexSpace
+    region: Region
     groups: Sequence[Sequence[int]]
     types: Sequence[Any]
     places: list[_Place] = field(default_factory=list)
+
+    @property
+    def space(self) -> IndexSpace:
+        """The elements' space."""
+        return self.region.space
 
 
 class _Place:
@@ -144,14 +149,14 @@ class _Place:
         asked = rows.fact(f"{name}_of", self.number, f"number of the element that is asked ({self.line})")
         rank = rows.fact(f"{name}_i", Column(rows, self._ranks), "its rank among those that ask the same element")
         count = elements.fact(f"{name}_n", Column(elements, self._counts), f"how many ask for it ({self.line})")
-        waiting = low.draft.place(self.asking, f"{name}/asks", self.line)
+        waiting = payload_notes.place(low.draft, self.asking, f"{name}/asks", self.line)
         sent, met = low.draft.name(f"{name}/copies"), low.draft.name(f"{name}/gets")
         key = (*(elements.parent.key if elements.parent else ()), asked, rank)
 
         def make() -> Any:
             to_each = lambda s, i: s.replace(**{asked: getattr(s, elements.index), rank: i})
             copies = ragged_builders.flatmap(built(result), lambda s: getattr(s, count), to_each, name=sent)
-            return payload_builders.npt(met, _second, join=key)(built(waiting), copies)
+            return payload_builders.npt(met, second, join=key)(built(waiting), copies)
 
         flow, first = self._loops[number]
         low.draft.close_loop(flow, first, low.draft.control(self.asking, result.types, make))
@@ -182,10 +187,6 @@ class _Place:
 
     def _counts(self, data: Any) -> np.ndarray:
         return np.bincount(self.edges(data)[2], minlength=self.recursion.space.n_rows(data))
-
-
-def _second(_: Any, state: Any) -> Any:
-    return state
 
 
 def _check_order(data: Any, recursion: _Recursion, line: str) -> None:

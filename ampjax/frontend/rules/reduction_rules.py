@@ -14,6 +14,7 @@ from ampjax.errors import GraphError
 from ampjax.frontend.combinators.sequences import least
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.deduction.lowering import Lowering
+from ampjax.frontend.draft import payload_notes
 from ampjax.frontend.draft.graph_draft import built
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.draft.node_bodies import pack, unpack
@@ -141,7 +142,7 @@ def group_and_reduce(
             region, results, lambda: ragged_builders.reduce(reduced, segments, built(flow)), flow.is_fresh
         )
     size, index = space.size, space.index
-    place = low.draft.place(region, call.kind, call.line)
+    place = payload_notes.place(low.draft, region, call.kind, call.line)
     together = low.draft.name(f"{call.kind}/group")
 
     def make() -> Any:

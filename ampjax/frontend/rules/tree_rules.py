@@ -15,7 +15,7 @@ from ampjax.frontend.draft import payload_notes
 from ampjax.frontend.draft.graph_draft import built
 from ampjax.frontend.draft.index_spaces import Column, Guard, IndexSpace, Region
 from ampjax.frontend.draft.values import Computed, Elements, Flow, Static, Value, Wanted
-from ampjax.frontend.rules.branch_rules import routed
+from ampjax.frontend.rules.branch_rules import routed, second
 from ampjax.frontend.rules.loops import leave
 from ampjax.frontend.rules.sequence_rules import elements_space
 from ampjax.ir.builders import payload_builders, ragged_builders
@@ -198,17 +198,13 @@ def _to_children(low: Lowering, flow: Flow, tree: _TreeFields, n_children: str, 
     space, name = tree.space, tree.space.dimension
     at, up, side = tree.at, tree.up, tree.side
     has_parent = Guard(f"{name}_has_parent", 1, Column(space, lambda data: (tree.parents(data) >= 0).astype(np.int64)))
-    place = low.draft.place(flow.region.where(has_parent), f"{name}/child", call.line)
+    place = payload_notes.place(low.draft, flow.region.where(has_parent), f"{name}/child", call.line)
     sent, met = low.draft.name(f"{name}/children"), low.draft.name(f"{name}/child")
     key = (*(space.parent.key if space.parent else ()), up, side)
 
     def make() -> Any:
         to_each = lambda s, i: s.replace(**{up: getattr(s, at), side: i, at: 0})
         copies = ragged_builders.flatmap(built(flow), lambda s: getattr(s, n_children), to_each, name=sent)
-        return payload_builders.npt(met, _second, join=key)(built(place), copies)
+        return payload_builders.npt(met, second, join=key)(built(place), copies)
 
     return low.draft.control(flow.region, flow.types, make)
-
-
-def _second(_: Any, state: Any) -> Any:
-    return state

@@ -14,10 +14,12 @@ from ampjax.frontend.combinators.tracing import Call, Traced
 from ampjax.frontend.deduction.equations import calls
 from ampjax.frontend.deduction.lowering import Lowering, by_dtype
 from ampjax.frontend.draft import payload_notes
-from ampjax.frontend.draft.index_spaces import Guard, Region
-from ampjax.frontend.draft.values import Computed, Constant, Static, Value, Wanted
-from ampjax.frontend.rules.branch_rules import alone, merged, must_be_carried, route_by, routed_by_value
+from ampjax.frontend.draft.decisions import Decision
+from ampjax.frontend.draft.index_spaces import Region
+from ampjax.frontend.draft.values import Computed, Constant, Flow, Static, Value, Wanted
+from ampjax.frontend.rules.branch_rules import Asked, alone, choice_by_value, merged, sent_along
 from ampjax.frontend.rules.loops import leave
+from ampjax.ir.state import State
 
 
 def while_loop(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
@@ -27,74 +29,154 @@ def while_loop(low: Lowering, call: Call, operands: Sequence[Value], region: Reg
     asked = [*operands[:n_test], *init]
     (answer,) = low.run(test, asked, region, Wanted({0}))
     if isinstance(answer, Constant):
-        return _rounds(low, call, closed, init, region, wanted) if answer.value else init
+        return _around(low, call, closed, init, region, wanted) if answer.value else init
     if isinstance(answer, Static) and any(used.kind == "read" for used in calls(test.jaxpr)):
         (known,) = low.packed([answer], [test.jaxpr.outvars[0].aval], region, "while", call.line)
         answer = replace(known, was_read=1)  # the first round follows from the instance, the others need not
     answer = replace(_require_read(answer, call), was_read=1)  # as many rounds are assumed as there can be
-    field = low.number("if")
-    guards = [Guard(field, value, None) for value in (0, 1)]
     functions = replace(call, functions=(same, turn))
-    ended, goes = routed_by_value(low, functions, [init, [*closed, *init]], guards, region, answer)
-    after = _rounds(low, call, goes[:n_turn], goes[n_turn:], region.where(guards[1]), wanted)
-    return merged(low, call.results, "while", call.line, [ended, after], guards, region, wanted)
+    decision = choice_by_value(low, call, low.number("if"), 2, region, answer)
+    ended, goes = sent_along(low, functions, [init, [*closed, *init]], decision)
+    after = _around(low, call, goes[:n_turn], goes[n_turn:], region.where(decision.guards[1]), wanted)
+    return merged(low, call.results, "while", call.line, [ended, after], decision.guards, region, wanted)
 
 
-def _rounds(
+def _around(
     low: Lowering, call: Call, closed: Sequence[Value], init: Sequence[Value], region: Region, wanted: Wanted
 ) -> list[Any]:
-    """A loop that begins with a round. What the rounds close over is carried along; what only the test reads is not."""
-    turn, n, most = call.functions[1], len(call.results), call.options["most"]
-    given = [*closed, *(_if_read(value, v, turn) for value, v in zip(init, turn.variables[len(closed) :], strict=True))]
-    carried = [
-        i
-        for i, (value, variable) in enumerate(zip(given, turn.variables, strict=True))
-        if (i >= len(closed) and i - len(closed) in wanted.values)
-        or (variable in turn.used and (i >= len(closed) or must_be_carried(value, call)))
-    ]
-    carried = carried or [len(closed)]  # something must go around
-    types = [turn.variables[i].aval for i in carried]
-    space = region.space.along(low.number("round"), None)
-    inner, name, index = region.within(space), space.dimension, space.index
-    field = space.fact(low.number("go_on"), None, f"whether the loop goes on ({call.line})")
-    is_new = [i >= len(closed) for i in carried]
-    groups = [[k for k in group if is_new[k] == new] for new in (False, True) for group in by_dtype(types)]
-    groups = [group for group in groups if group]
-    loops, places = [], dict(enumerate(given))
+    """A loop that begins with a round. What the rounds close over goes around as it is; what only the test reads does not."""
+    turn, n, k = call.functions[1], len(call.results), len(closed)
+    variables, rounds = turn.variables, _Rounds(low, call, region)
+    inner, name = region.within(rounds.decision.inside(region.space)), rounds.name
+    kept = [i for i in range(k) if variables[i] in turn.used and isinstance(closed[i], Computed | Static)]
+    there: list[Value] = list(closed)
+    for group in [[kept[i] for i in group] for group in by_dtype([variables[i].aval for i in kept])]:
+        kinds = [variables[i].aval for i in group]
+        flow = rounds.started([closed[i] for i in group], kinds, region)
+        for part, i in enumerate(group):
+            one = Computed(rounds.decision.send(flow)[0], part)
+            value = closed[i]
+            if isinstance(value, Static):
+                low.draft.carry(value.column, inner, one)
+            else:
+                there[i] = one
+    for i, variable in enumerate(variables[:k]):
+        if variable in turn.used:
+            there[i] = rounds.decision.take(there[i], 0)
+    new = [i for i in range(n) if i in wanted.values or variables[k + i] in turn.used]
+    new = new or [0]  # something must go around
+    groups = [[new[i] for i in group] for group in by_dtype([variables[k + i].aval for i in new])]
+    carry: list[Value] = [_if_read(value, v, turn) for value, v in zip(init, variables[k:], strict=True)]
+    loops = []
     for group in groups:
-        start = low.pack(
-            [given[carried[k]] for k in group], [types[k] for k in group], region, f"{name}/init", call.line
-        )
-        start = payload_notes.fresh(low.draft, start, f"{name}/init", call.line)
-        begin = lambda s: s.replace(**dict.fromkeys(space.facts, 0), **{index: 0})
-        first = low.draft.relabel(start, inner, begin, f"{name}/first", True)
-        loop = low.draft.loop(inner, start.types, name, is_fresh=True)
+        flow = rounds.started([carry[i] for i in group], [variables[k + i].aval for i in group], region)
+        first, loop = rounds.begin(flow, inner)
         loops.append((first, loop))
-        places |= {carried[k]: Computed(loop, part) for part, k in enumerate(group)}
-    needed = {carried[k] - len(closed) for k in range(len(carried)) if is_new[k]}
-    together = [[carried[k] - len(closed) for k in group] for group in groups if is_new[group[0]]]
+        for part, i in enumerate(group):
+            carry[i] = Computed(loop, part)
     low.draft.anchors[inner] = loops[0][1]
-    results = low.run(turn, [places[i] for i in range(len(given))], inner, Wanted(needed | {n}, groups=together))
-    _require_read(results[n], call)
-    choice = alone(low, [results[n]], inner, call)
-    goes_on = lambda s: getattr(s, index) + 1 < most
+    results = low.run(turn, [*there, *carry], inner, Wanted({*new, n}, groups=groups))
+    rounds.ask(_require_read(results[n], call), inner)
     final: dict[int, Computed] = {}
     for group, (first, loop) in zip(groups, loops, strict=True):
-        kinds = [types[k] for k in group]
-        after = [results[carried[k] - len(closed)] if is_new[k] else places[carried[k]] for k in group]
-        flow = payload_notes.fresh(
-            low.draft, low.pack(after, kinds, inner, f"{name}/carry", call.line), name, call.line
-        )
-        flow = route_by(low, flow, choice, [field], lambda s: goes_on(s).astype(np.int64), call)
-        again, out = low.draft.split(
-            flow, lambda s: (getattr(s, field) == 1) & goes_on(s), [inner, inner], f"{name}/again"
-        )
-        step = lambda s: s.replace(**{index: getattr(s, index) + 1})
-        low.draft.close_loop(loop, first, low.draft.relabel(again, inner, step, f"{name}/next", True))
-        if is_new[group[0]]:
-            left = leave(low, out, space, region, f"{name}/leave")
-            final |= {carried[k] - len(closed): Computed(left, part) for part, k in enumerate(group)}
+        kinds = [variables[k + i].aval for i in group]
+        flow = low.pack([results[i] for i in group], kinds, inner, f"{name}/carry", call.line)
+        out = rounds.end(first, loop, payload_notes.fresh(low.draft, flow, name, call.line))
+        left = leave(low, out, inner.space, region, f"{name}/leave")
+        final |= {i: Computed(left, part) for part, i in enumerate(group)}
     return [final.get(i) if i in wanted.values else None for i in range(n)]
+
+
+class _Rounds:
+    """The rounds of a loop that reads a value.
+
+    Args:
+      low: The lowering.
+      call: The loop.
+      region: Where it is.
+
+    Attributes:
+      decision: Sends what the rounds close over around as it is.
+      name: What new nodes are called after.
+    """
+
+    def __init__(self, low: Lowering, call: Call, region: Region):
+        self._low, self._call = low, call
+        space = region.space.along(low.number("round"), None)
+        self.decision, self.name = Decision(region, self._go_around, space), space.dimension
+        self._space, self._asked = space, None
+        self._field = space.fact(low.number("go_on"), None, f"whether the loop goes on ({call.line})")
+        self._waiting: list[tuple[Flow, Flow]] = []
+
+    def started(self, values: Sequence[Value], types: Sequence[Any], region: Region) -> Flow:
+        """Values as one message before the first round.
+
+        Args:
+          values: The values, of one dtype.
+          types: Their types.
+          region: Where they are.
+        """
+        name, line = f"{self.name}/init", self._call.line
+        return payload_notes.fresh(self._low.draft, self._low.pack(values, types, region, name, line), name, line)
+
+    def begin(self, start: Flow, there: Region) -> tuple[Flow, Flow]:
+        """Begins the first round.
+
+        Args:
+          start: The messages.
+          there: Where they are in a round.
+
+        Returns:
+          The messages of the first round, and those of each.
+        """
+        space, draft = self._space, self._low.draft
+        number = lambda s: s.replace(**dict.fromkeys(space.facts, 0), **{space.index: 0})
+        first = draft.relabel(start, there, number, f"{self.name}/first", start.is_fresh)
+        return first, draft.loop(there, start.types, self.name, start.is_fresh)
+
+    def ask(self, answer: Computed, inner: Region) -> None:
+        """Notes what says whether the loop goes on.
+
+        Args:
+          answer: A number that was read.
+          inner: Where a round is.
+        """
+        choice, assume = alone(self._low, [answer], inner, self._call), lambda s: self._may_go_on(s).astype(np.int64)
+        self._asked = Asked(self._low, choice, [self._field], assume, self._call)
+        for first, loop in self._waiting:
+            self.end(first, loop, loop)
+
+    def end(self, first: Flow, loop: Flow, after: Flow) -> Flow:
+        """Ends a round: sends messages into the next one, or out.
+
+        Args:
+          first: Those of the first round.
+          loop: Those of each round, when it begins.
+          after: Likewise when it ends.
+
+        Returns:
+          Those that have left the last round.
+        """
+        assert self._asked is not None
+        draft, index, regions = self._low.draft, self._space.index, [loop.region, loop.region]
+        goes_on = lambda s: (getattr(s, self._field) == 1) & self._may_go_on(s)
+        again, out = draft.split(self._asked.route(after), goes_on, regions, f"{self.name}/again")
+        step = lambda s: s.replace(**{index: getattr(s, index) + 1})
+        draft.close_loop(loop, first, draft.relabel(again, loop.region, step, f"{self.name}/next", after.is_fresh))
+        return out
+
+    def _may_go_on(self, s: State) -> Any:
+        return getattr(s, self._space.index) + 1 < self._call.options["most"]
+
+    def _go_around(self, flow: Flow, there: Region) -> list[Flow]:
+        """Messages that each round gets as they are."""
+        first, loop = self.begin(flow, there)
+        loop.is_late = False
+        if self._asked is None:
+            self._waiting.append((first, loop))
+        else:
+            self.end(first, loop, loop)
+        return [loop]
 
 
 def _if_read(value: Value, variable: Any, turn: Traced) -> Value:

@@ -573,14 +573,6 @@ def take_computed(p, s):
 
 
 @mistake(
-    ", `closed_over_in_read`: expected arrays where a value that was read decides, got a sequence from outside. Sum or take from the sequence before the choice, and use the result."
-)
-def closed_over_in_read(p, s):
-    v = embedded(p, s)
-    return loss(amp.cond(amp.read((p["a"]["w"] @ s["y"])[0] > 0), lambda: amp.sum(v), lambda: s["y"]))  # <-
-
-
-@mistake(
     ", `fold_no_tree`: expected an `amp.Tree`, got DynamicJaxprTracer. Make one with `amp.Tree.of(...)` or from its columns."
 )
 def fold_no_tree(p, s):
