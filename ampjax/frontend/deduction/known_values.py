@@ -9,6 +9,7 @@ from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.deduction.equations import Atom, Equation, Known, Name, flatten
 from ampjax.frontend.deduction.opened_functions import Opened, constant_results
+from ampjax.frontend.draft.carried_columns import EquationColumn
 from ampjax.frontend.draft.index_spaces import Column, Region
 from ampjax.frontend.draft.values import Computed, Constant, Elements, Leaf, OfParams, Static, Value, Wanted, leaves_of
 from ampjax.jaxprs.primitives import bind
@@ -113,18 +114,12 @@ class KnownValues:
             space = max(spaces, key=lambda s: len(s.around()))
             operands = [v.column.inside(space) if isinstance(v, Static) else v.value for v in values]
             whole = Column(space, lambda data: data.equation(equation.source, operands))  # type: ignore[arg-type]
+            own = [v.column if isinstance(v, Static) else v.value for v in values]  # type: ignore[union-attr]
             for i, name in enumerate(equation.outputs):
-                self.env[name] = Static(_Part(whole, i))
+                self.env[name] = Static(EquationColumn(whole, i, equation.source, own))
         else:
             results = constant_results(equation.source, [value.value for value in values])
             self.env |= {name: Constant(result) for name, result in zip(equation.outputs, results, strict=True)}
-
-
-class _Part(Column):
-    """One result of an operation on columns that has several."""
-
-    def __init__(self, whole: Column, number: int):
-        super().__init__(whole.space, lambda data: data.once(whole, lambda: whole._compute(data))[number])
 
 
 def _is_static_call(call: Call, values: Sequence[Value | None]) -> bool:

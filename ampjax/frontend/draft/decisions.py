@@ -23,9 +23,7 @@ class Decision:
       guards: For each branch, where it is chosen; none for rounds.
     """
 
-    def __init__(
-        self, region: Region, make: Callable[[Flow, Region], list[Flow]], space: IndexSpace | None = None
-    ):
+    def __init__(self, region: Region, make: Callable[[Flow, Region], list[Flow]], space: IndexSpace | None = None):
         self.region, self.space, self._make = region, space, make
         self.guards: Sequence[Guard] = ()
         self._sent: dict[int, tuple[Flow, list[Flow]]] = {}

@@ -310,7 +310,9 @@ class Region:
     @property
     def known(self) -> Region:
         """The rows of the known space that it may have: those that no guard excludes which the instances tell."""
-        return self if self.is_known else Region(self.space.known, tuple(g for g in self.guards if g.column is not None))
+        return (
+            self if self.is_known else Region(self.space.known, tuple(g for g in self.guards if g.column is not None))
+        )
 
     @property
     def carrier(self) -> Region:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import type_of
+from ampjax.frontend.draft.carried_columns import from_carried
 from ampjax.frontend.draft.graph_draft import Drawing, GraphDraft, Origin, built
 from ampjax.frontend.draft.index_spaces import Column, Guard, IndexSpace, Region
 from ampjax.frontend.draft.node_bodies import NodeNote, PackedBody, as_it_is, unpack
@@ -136,7 +137,9 @@ def pumped(
     columns = [column.outer for column in payload]
     spaces = {column.space for column in columns}
     start = spaces.pop() if len(spaces) == 1 else region.space.known
-    return _brought(draft, lambda there: draft.pump(name, there, columns, types, line, origin), region, start, (name, line))
+    return _brought(
+        draft, lambda there: draft.pump(name, there, columns, types, line, origin), region, start, (name, line)
+    )
 
 
 def _brought(
@@ -254,6 +257,8 @@ def _params_builder(draft: GraphDraft, note: NodeNote) -> Callable[..., Any]:
 
 def _noted(draft: GraphDraft, note: NodeNote, builder: Callable[..., Any], connect: Callable[[Any], None]) -> None:
     region = note.region
+    if not region.is_known:
+        note = from_carried(note, lambda value: draft.carried(value, region))
     wanted = next(iter({key for key, _ in note.leaves}), note.name) if note.leaves else note.name
     name = draft.name(note.named_by or wanted, is_users=bool(note.leaves or note.named_by))
     draft.origins[name] = Origin(note.origin or note.line, region)
@@ -278,7 +283,9 @@ def _noted(draft: GraphDraft, note: NodeNote, builder: Callable[..., Any], conne
         places |= {i: (flow, part) for part, (i, _) in enumerate(members)}
     ports += computed.values()
     ports.sort(key=lambda flow: not flow.is_fresh)
-    if not region.is_known and not (ports and ports[0].is_fresh):  # no pump can be noted later that says what such states lack
+    if not region.is_known and not (
+        ports and ports[0].is_fresh
+    ):  # no pump can be noted later that says what such states lack
         ports.insert(0, place(draft, region, name, note.line))
 
     def step() -> None:
@@ -306,7 +313,6 @@ def _has_no_facts(space: IndexSpace, flow: Flow) -> bool:
 def _sent_in(draft: GraphDraft, value: Value, kind: Any, note: NodeNote) -> Value:
     """A value as it comes to a node. A large one of an outer space is pumped once for each of its own rows and sent in from there."""
     region = note.region
-    value = draft.carried(value, region)
     if not isinstance(value, Static) or not region.is_known:
         return value
     if value.column.space is region.space or int(np.prod(kind.shape)) <= _MOST_COPIED:

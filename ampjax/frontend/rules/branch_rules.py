@@ -124,9 +124,7 @@ def split_between(
     ]
 
 
-def choice_by_value(
-    low: Lowering, call: Call, field: str, n: int, region: Region, index: Computed
-) -> Decision:
+def choice_by_value(low: Lowering, call: Call, field: str, n: int, region: Region, index: Computed) -> Decision:
     """A choice that a value makes which is read back.
 
     Args:
@@ -148,9 +146,7 @@ def choice_by_value(
     return decision
 
 
-def sent_along(
-    low: Lowering, call: Call, given: Sequence[Sequence[Value]], decision: Decision
-) -> list[list[Value]]:
+def sent_along(low: Lowering, call: Call, given: Sequence[Sequence[Value]], decision: Decision) -> list[list[Value]]:
     """What each branch gets where values that were read choose: all that any branch needs comes with the message that is sent.
 
     Args:
@@ -190,7 +186,10 @@ def sent_along(
         return value
 
     return [
-        [to(value, branch, variable in function.used) for value, variable in zip(values, function.variables, strict=True)]
+        [
+            to(value, branch, variable in function.used)
+            for value, variable in zip(values, function.variables, strict=True)
+        ]
         for branch, (values, function) in enumerate(zip(given, call.functions, strict=True))
     ]
 

@@ -187,5 +187,8 @@ def _if_read(value: Value, variable: Any, turn: Traced) -> Value:
 def _require_read(answer: Any, call: Call) -> Computed:
     if not isinstance(answer, Computed) or answer.was_read is None:
         fix = "Read what it depends on with `amp.read`; for a number of rounds that the instance says, use `amp.fori_loop`."
-        raise GraphError(call.line, "a test of a value that is read back", "a test without `amp.read`", fix)
+        got = "a test without `amp.read`"
+        if any(used.kind == "read" for used in calls(call.functions[0].jaxpr)):
+            fix, got = "Put `amp.read` around the whole test.", "one that also depends on what is not read"
+        raise GraphError(call.line, "a test of a value that is read back", got, fix)
     return answer

@@ -1,0 +1,81 @@
+"""What follows from the instances' values, computed where messages bring these anyway: so that it needs no message of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from operator import is_
+from typing import Any
+
+from ampjax.frontend.draft.index_spaces import Column
+from ampjax.frontend.draft.node_bodies import NodeNote
+from ampjax.frontend.draft.values import Computed, Constant, Static, Value
+from ampjax.jaxprs.primitives import bind
+
+_Recipe = Callable[[Sequence[Any]], Any]
+"""From a node's inputs to a value."""
+
+
+class EquationColumn(Column):
+    """One result of an operation on columns.
+
+    Args:
+      whole: All of its results.
+      number: Which one.
+      source: JAX's equation, on one row.
+      operands: Columns, or values that are the same for all rows.
+    """
+
+    def __init__(self, whole: Column, number: int, source: Any, operands: Sequence[Any]):
+        super().__init__(whole.space, lambda data: data.once(whole, lambda: whole._compute(data))[number])
+        self.number, self.source, self.operands = number, source, operands
+
+
+def from_carried(note: NodeNote, carried: Callable[[Value], Value]) -> NodeNote:
+    """A node that computes from the values that messages bring what follows from them.
+
+    Args:
+      note: The node.
+      carried: From what the instances say to the part of a message that brings it; to itself, if none does.
+    """
+    inputs: list[Value] = []
+    types: list[Any] = []
+
+    def given(value: Value, kind: Any) -> _Recipe:
+        """An input of the node."""
+        inputs.append(value)
+        types.append(kind)
+        place = len(inputs) - 1
+        return lambda values: values[place]
+
+    def computed(column: EquationColumn) -> _Recipe:
+        """What an operation gives."""
+        parts = [
+            recipe(Static(each) if isinstance(each, Column) else Constant(each), atom.aval)
+            for each, atom in zip(column.operands, column.source.invars, strict=True)
+        ]
+        return lambda values: bind(column.source, [part(values) for part in parts])[column.number]
+
+    def recipe(value: Value, kind: Any) -> _Recipe:
+        there = carried(value)
+        column = there.column.outer if isinstance(there, Static) else None
+        if isinstance(column, EquationColumn) and _follows(column, carried):
+            return computed(column)
+        return given(there, kind)
+
+    recipes = [recipe(value, kind) for value, kind in zip(note.inputs, note.types, strict=True)]
+    if len(inputs) == len(recipes) and all(map(is_, note.inputs, inputs)):
+        return note
+    function = note.function
+    whole = lambda key, *values: function(key, *(part(values) for part in recipes))
+    return replace(note, inputs=inputs, types=types, function=whole)
+
+
+def _follows(column: Column, carried: Callable[[Value], Value]) -> bool:
+    """Whether a column follows from values that messages bring."""
+    if isinstance(carried(Static(column)), Computed):
+        return True
+    own = column.outer
+    return isinstance(own, EquationColumn) and all(
+        _follows(each, carried) for each in own.operands if isinstance(each, Column)
+    )
