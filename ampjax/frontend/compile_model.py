@@ -16,8 +16,8 @@ from ampjax.errors import DataError, GraphError, SameNumbersWarning
 from ampjax.frontend.combinators.embeddings import AnyTable
 from ampjax.frontend.combinators.running_models import remember
 from ampjax.frontend.combinators.structures import Stacked
-from ampjax.frontend.combinators.tracing import Traced, structure_text, trace, tracing
-from ampjax.frontend.combinators.user_errors import in_users_words, refuse_leaks
+from ampjax.frontend.combinators.tracing import Traced, has_primitive, structure_text, trace, tracing
+from ampjax.frontend.combinators.user_errors import in_users_words, refuse_callbacks, refuse_leaks
 from ampjax.frontend.deduction.equations import Name, calls, flatten
 from ampjax.frontend.deduction.loss_nodes import note_losses
 from ampjax.frontend.deduction.lowering import Lowering
@@ -26,7 +26,7 @@ from ampjax.frontend.draft.values import Constant, Elements, LossTerm, OfParams,
 from ampjax.frontend.explain_model import ModelExplanation, explain_model
 from ampjax.frontend.gradient_parity import verify_gradients
 from ampjax.frontend.instance_columns import Columns, CompiledInstances
-from ampjax.frontend.instance_spec import LeafSpec, parse, part_finder
+from ampjax.frontend.instance_spec import LeafSpec, listed, parse, part_finder
 from ampjax.frontend.missing_labels import missing_leaves, require_for_sinks
 from ampjax.frontend.redrawn_instances import PlainSource, RedrawnInstances
 from ampjax.frontend.rules import (
@@ -41,9 +41,9 @@ from ampjax.frontend.rules import (
     tree_rules,
     while_rules,
 )
-from ampjax.frontend.shared_keys import draws_numbers, lines_of_shared_draws, refuse_other_generators
+from ampjax.frontend.shared_keys import lines_of_shared_draws, refuse_other_generators
 from ampjax.ir.graph import Graph
-from ampjax.jaxprs.primitives import shape_text
+from ampjax.jaxprs.primitives import DRAWS, shape_text
 from ampjax.numerics.differences import Verification
 from ampjax.sparse import Table
 from ampjax.utils.progress import Reporter
@@ -109,8 +109,10 @@ class Compiled:
                 function, constants, results = trace(whole, types, instance)
                 function = replace(function, called="")  # not the variable for the compiled model
             refuse_leaks(function.jaxpr, constants)
+            refuse_callbacks(function.jaxpr, function.line)
+            low.draft.has_loops = has_primitive(function.jaxpr, ("while",))
             refuse_other_generators(function.jaxpr, function.line)
-            self.draws = draws_numbers(function.jaxpr)
+            self.draws = has_primitive(function.jaxpr, DRAWS)
             is_examples = [False] * (len(constants) + len(values)) + [True] * len(self._leaves)
             self.shared_draws = lines_of_shared_draws(function, is_examples)
             metrics = _metrics_of(function, results)
@@ -157,7 +159,7 @@ class Compiled:
             if labels and hasattr(instances, "reshuffle"):
                 return RedrawnInstances(instances, self.data)
             instances = instances.plain()
-        columns = Columns(self._leaves, instances, labels)
+        columns = Columns(self._leaves, listed(instances), labels)
         for check in self._draft.checks:
             missing_leaves(columns, lambda check=check: check(columns))
         if columns.missing:
@@ -247,6 +249,7 @@ class Compiled:
           ParameterError: If the parameters do not fit.
         """
         _require_some("verify", examples)
+        examples = listed(examples)
         values = self.initial_params if params is None else params
         values = {key: value.dense() if isinstance(value, Table) else value for key, value in values.items()}
         with Reporter(progress) as reporter:
@@ -273,12 +276,12 @@ class Compiled:
           DataError: If there is no instance, one does not fit the spec, or they are what `data` has made of them.
         """
         _require_some("loss", instances)
-        losses = [self._model(params, self._typed(instances, number)) for number in range(len(instances))]
+        losses = [self._model(params, self._typed(one, number)) for number, one in enumerate(listed(instances))]
         return jnp.sum(jnp.stack([loss[0] if isinstance(loss, tuple) else loss for loss in losses]))
 
-    def _typed(self, instances: Sequence[Any], number: int) -> Any:
+    def _typed(self, instance: Any, number: int) -> Any:
         """An instance with types as the spec says."""
-        return self._structure.unflatten([leaf.typed(instances[number], number) for leaf in self._leaves])
+        return self._structure.unflatten([leaf.typed(instance, number) for leaf in self._leaves])
 
 
 def compile(model: Model, params: Mapping[str, Any], spec: Any, *, copies: int = 1) -> Compiled:

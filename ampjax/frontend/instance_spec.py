@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from ampjax.frontend.combinators.tracing import Dimensions
 from ampjax.frontend.draft.payload_types import from_raw, is_key, raw, raw_type
 
 _TYPE = re.compile(r"\s*([a-z]+\d*|key<\w+>)\s*\[([^\]]*)\]\s*")
+_WORDS_OF_SHAPES = ("max", "min", "mod", "floordiv", "non_negative")
 _KEYS = ("threefry2x32", "rbg", "unsafe_rbg")
 """JAX's generators of random numbers, each of which has keys of its own type."""
 
@@ -165,6 +166,9 @@ class LeafSpec:
     def _stacked(self, values: list[Any]) -> np.ndarray:
         """All rows of all values, as one array."""
         where, wanted = f"instances, `{self.path}`", self.shape
+        if any(isinstance(value, np.ma.MaskedArray) for value in values):
+            fix = "Give the entries that count, with `compressed()`, or the mask as a leaf of its own."
+            raise DataError(where, "arrays all of whose entries count", "a masked one", fix)
         try:
             parts = [np.asarray(value) for value in values]
             rows = [part for part in parts if len(part)] if self.dimensions else [part[None] for part in parts]
@@ -321,8 +325,24 @@ def _parsed(keys_of: tuple[Any, ...], text: Any) -> LeafSpec:
     named = [part for part in parts if not part.isdigit()]
     if parts[: len(named)] != named or any(not name.isidentifier() for name in named) or len(set(named)) < len(named):
         raise GraphError(where, "different names first, then numbers", f"`[{match[2]}]`", fix)
+    for name in named:
+        if name in _WORDS_OF_SHAPES:
+            raise GraphError(where, "a name that means nothing else in JAX's shapes", f"`{name}`", f"Write `{name}_`.")
     like = "senders" if isinstance(text, _Kinds) else ""
     return LeafSpec(path, keys_of, dtype, tuple(named), tuple(int(part) for part in parts[len(named) :]), like=like)
+
+
+def listed(instances: Sequence[Any]) -> Sequence[Any]:
+    """Instances as they are asked for once, so that what makes them when it is asked makes one of each.
+
+    Args:
+      instances: What has a length and gives an instance for each number.
+    """
+    if isinstance(instances, list | Stacked) or not (
+        hasattr(instances, "__len__") and hasattr(instances, "__getitem__")
+    ):
+        return instances
+    return instances if isinstance(instances, Mapping) else [instances[number] for number in range(len(instances))]
 
 
 def part_finder(leaves: Sequence[LeafSpec], structure: Any) -> Callable[[Any, Any], Any]:

@@ -1,8 +1,8 @@
-"""Random numbers that a model draws with keys of its own: whether there are any, and which are the same for all examples."""
+"""Random numbers that a model draws with keys of its own: which are the same for all examples, and which can't be drawn together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -10,19 +10,10 @@ import numpy as np
 from jax.extend import core as jex
 
 from ampjax.errors import GraphError
-from ampjax.frontend.combinators.tracing import COMBINATOR, Call, Traced
+from ampjax.frontend.combinators.tracing import COMBINATOR, Call, Traced, bodies, has_primitive
 from ampjax.frontend.deduction.equations import CALLS
 from ampjax.frontend.draft.payload_types import implementation, is_key
-from ampjax.jaxprs.primitives import DRAWS, called, inner, opened, source_line
-
-
-def draws_numbers(jaxpr: Any) -> bool:
-    """Whether an open jaxpr draws random numbers, with whatever keys.
-
-    Args:
-      jaxpr: The jaxpr.
-    """
-    return any(_draws(equation) for equation in jaxpr.eqns)
+from ampjax.jaxprs.primitives import DRAWS, called, opened, source_line
 
 
 def refuse_other_generators(jaxpr: Any, line: str) -> None:
@@ -43,7 +34,7 @@ def refuse_other_generators(jaxpr: Any, line: str) -> None:
                 raise GraphError(
                     here, "keys that give the same numbers alone and together: Threefry's", f"`{name}`", fix
                 )
-        for body in _bodies(equation):
+        for body in bodies(equation):
             refuse_other_generators(body, here)
 
 
@@ -76,7 +67,8 @@ def _follow(jaxpr: Any, differs: Sequence[bool], line: str, found: list[str]) ->
         else:
             results = [any(given)] * len(equation.outvars)
             keys = [own for own, atom in zip(given, equation.invars, strict=True) if is_key(atom.aval)]
-            if _draws(equation) and not any(keys or given):
+            is_draw = equation.primitive.name in DRAWS or any(has_primitive(body, DRAWS) for body in bodies(equation))
+            if is_draw and not any(keys or given):
                 found.append(here)
         known |= zip(equation.outvars, results, strict=True)
     return [of(atom) for atom in jaxpr.outvars]
@@ -111,16 +103,3 @@ def _of_loop(body: Traced, closed: Sequence[bool], own: list[bool], n_carry: int
             found += lines
             return [*carry, *after[n_carry:]]
         own = [*carry, *own[n_carry:]]
-
-
-def _draws(equation: Any) -> bool:
-    """Whether an equation draws random numbers, or one in it."""
-    return equation.primitive.name in DRAWS or any(map(draws_numbers, _bodies(equation)))
-
-
-def _bodies(equation: Any) -> Iterator[Any]:
-    """The open jaxprs in an equation."""
-    if equation.primitive is COMBINATOR:
-        yield from (function.jaxpr for function in equation.params["call"].functions)
-    else:
-        yield from inner(equation)

@@ -7,6 +7,7 @@ from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import ShapedArray, Tracer
 
 from ampjax.errors import GraphError
@@ -14,6 +15,8 @@ from ampjax.frontend.combinators.draw_places import EACH, Use
 from ampjax.frontend.combinators.tracing import (
     Call,
     Traced,
+    as_array,
+    as_arrays,
     bind,
     dimensions,
     require_same,
@@ -51,8 +54,11 @@ def cond(pred: Any, *rest: Any, **options: Any) -> Any:
     """
     if isinstance(pred, Wire):
         return control_builders.cond(pred, *rest, **options)
+    if len(rest) < 2:
+        fix = "Give `cond` both, then the operands: `amp.cond(pred, f, g, x)`."
+        raise GraphError(user_line(), "a function for true and one for false", f"{len(rest)} of them", fix)
     true, false, *operands = rest
-    use = Use()
+    use, pred = Use(), _one_number("cond", pred)
     if _is_known(pred):
         return _chosen(use, bool(pred), [false, true], operands)
     return _choice(jnp.asarray(pred, bool).astype(jnp.int32), [false, true], operands, "cond", use)
@@ -76,7 +82,7 @@ def switch(index: Any, branches: Sequence[Callable[..., Any]], *operands: Any) -
         got = "none" if isinstance(branches, Sequence) else type(branches).__name__
         fix = "Give `switch` a list of functions, then the operands: `amp.switch(index, [f, g], x)`."
         raise GraphError(user_line(), "a list of at least one function", got, fix)
-    use = Use()
+    use, index = Use(), _one_number("switch", index)
     if _is_known(index):
         return _chosen(use, min(max(int(index), 0), len(branches) - 1), branches, operands)
     return _choice(jnp.clip(jnp.asarray(index, jnp.int32), 0, len(branches) - 1), branches, operands, "switch", use)
@@ -97,9 +103,13 @@ def read(x: Any, assume: int = 0) -> Any:
     Raises:
       GraphError: If it is no single integer or truth value.
     """
+    if not isinstance(assume, int | np.integer):
+        raise GraphError(
+            user_line(), "an integer or truth value to assume", f"{assume!r}", "Give one of those that can come."
+        )
+    value = as_array("to read", x)
     if dimensions() is None:
-        return jax.lax.stop_gradient(x)
-    value = jnp.asarray(x)
+        return jax.lax.stop_gradient(value)
     if value.shape != () or jnp.issubdtype(value.dtype, jnp.inexact):
         fix = "Compute the choice first, for example by `argmax` or a comparison."
         raise GraphError(user_line(), "one integer or truth value to read", shape_text(type_of(value)), fix)
@@ -125,9 +135,9 @@ def while_loop(test: Callable[[Any], Any], body: Callable[[Any], Any], init: Any
       GraphError: If `most` is below 1, the carry changes its types, or the test is no truth value.
     """
     line = user_line()
-    if not isinstance(most, int) or most < 1:
+    if isinstance(most, bool) or not isinstance(most, int | np.integer) or most < 1:
         raise GraphError(line, "most >= 1", f"{most!r}", "Say how many rounds there can be.")
-    init, use = jax.tree.map(jnp.asarray, init), Use()
+    init, use = as_arrays("to begin with", init), Use()
     if dimensions() is None:
         return _looped(use, test, body, init, most)
     leaves, structure = jax.tree.flatten(init)
@@ -146,7 +156,7 @@ def while_loop(test: Callable[[Any], Any], body: Callable[[Any], Any], init: Any
     turn, turn_closed, _ = trace(lambda carry: _turn(use, test, body, carry), carry)
     same, _, _ = trace(lambda carry: carry, carry)
     closed = (len(asked_closed), len(turn_closed), 0)
-    call = Call("while", results, (asked, turn, same), closed, line, {"most": most, "word": "while"})
+    call = Call("while", results, (asked, turn, same), closed, line, {"most": int(most), "word": "while"})
     return structure.unflatten(bind(call, [*asked_closed, *turn_closed, *leaves]))
 
 
@@ -169,6 +179,18 @@ def _turn(use: Use, test: Callable[[Any], Any], body: Callable[[Any], Any], carr
         return carry, test(carry)
 
 
+def _one_number(word: str, value: Any) -> Any:
+    """Checks what chooses: one number; of `switch` an integer."""
+    value = value if isinstance(value, bool | int | np.generic) else as_array("to choose by", value)
+    dtype = jnp.result_type(value)
+    is_integer = jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.bool_)
+    if jnp.shape(value) != () or not (is_integer or (word == "cond" and jnp.issubdtype(dtype, jnp.number))):
+        expected = "one truth value" if word == "cond" else "one integer"
+        fix = "Compute the choice first, for example by `argmax`, a comparison or `astype(int)`."
+        raise GraphError(user_line(), f"{expected} for `{word}`", shape_text(type_of(value)), fix)
+    return value
+
+
 def _is_known(value: Any) -> bool:
     """Whether a value can be looked at now: the model runs as it is, or the value is no part of what is traced."""
     return dimensions() is None or not isinstance(value, Tracer)
@@ -182,7 +204,7 @@ def _chosen(use: Use, number: int, branches: Sequence[Callable[..., Any]], opera
 def _choice(index: Any, branches: Sequence[Callable[..., Any]], operands: Sequence[Any], kind: str, use: Use) -> Any:
     line = user_line()
     leaves, structure = jax.tree.flatten(tuple(operands))
-    leaves = [jnp.asarray(leaf) for leaf in leaves]
+    leaves = as_arrays("for the functions", leaves)
     types = structure.unflatten([type_of(leaf) for leaf in leaves])
     names = [f"branch {number}" for number in range(len(branches))]
     if kind == "cond":

@@ -14,8 +14,12 @@ from ampjax.errors import GraphError
 from ampjax.frontend.combinators.draw_places import Use
 from ampjax.frontend.combinators.empty_sequences import learns_types
 from ampjax.frontend.combinators.tracing import (
+    COMBINATOR,
     Call,
+    as_arrays,
     bind,
+    bodies,
+    called,
     dimensions,
     require_same,
     require_structure,
@@ -78,17 +82,30 @@ def stochastic(f: Callable[..., Any], otherwise: Callable[..., Any], *operands: 
         return f(key, *operands)
     line = user_line()
     leaves, structure = jax.tree.flatten(operands)
-    leaves = [jnp.asarray(leaf) for leaf in leaves]
+    leaves = as_arrays("for the functions", leaves)
     types = structure.unflatten([type_of(leaf) for leaf in leaves])
     key_type = jax.eval_shape(lambda: jax.random.key(0))
-    first, first_closed, results = trace(lambda key, args: f(key, *args), key_type, types)
-    second, second_closed, others = trace(lambda args: otherwise(*args), types)
+    first, first_closed, results = trace(lambda key, args: called(f, key, *args), key_type, types)
+    second, second_closed, others = trace(lambda args: called(otherwise, *args), types)
+    for function in (first, second):
+        for kind in _combinators(function.jaxpr):
+            fix = "Draw what is needed in `amp.stochastic`, and use it outside."
+            raise GraphError(line, "arrays alone in the functions of `amp.stochastic`", f"`amp.{kind}`", fix)
     fix = "Return the same structure from both."
     require_structure(line, "{}, as in training", first.results, second.results, fix, " otherwise")
     require_same(line, "the same types in training and otherwise", results, others)
     closed = (len(first_closed), len(second_closed))
     call = Call("stochastic", results, (first, second), closed, line, place=use.place)
     return first.results.unflatten(bind(call, [*first_closed, *second_closed, *leaves]))
+
+
+def _combinators(jaxpr: Any) -> Iterator[str]:
+    """Yields the kinds of combinators in an open jaxpr."""
+    for equation in jaxpr.eqns:
+        if equation.primitive is COMBINATOR:
+            yield equation.params["call"].kind
+        for body in bodies(equation):
+            yield from _combinators(body)
 
 
 def dropout(x: Any, rate: float) -> Any:

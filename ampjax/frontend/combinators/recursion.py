@@ -18,7 +18,9 @@ from ampjax.frontend.combinators.structures import stack
 from ampjax.frontend.combinators.tracing import (
     Call,
     along,
+    as_arrays,
     bind,
+    called,
     require_same,
     require_structure,
     trace,
@@ -58,7 +60,7 @@ def recurse(f: Callable[..., Any], init: Any, *xs: Any) -> Any:
     [2, 2, 4, 8]
     """
     leaves, structure = sequences_of("recurse", xs)
-    init, use = jax.tree.map(jnp.asarray, init), Use()
+    init, use = as_arrays("to begin with", init), Use()
     if not is_symbolic(leaves):
         return _recursed(f, init, leaves, structure, use)
     line, dimension = user_line(), dimension_of("recurse", leaves)
@@ -73,7 +75,7 @@ def recurse(f: Callable[..., Any], init: Any, *xs: Any) -> Any:
         return tree.unflatten(bind(call, [jnp.asarray(j), *first]))
 
     each, closed, results = trace(
-        lambda *elements: f(recur, *elements),
+        lambda *elements: called(f, recur, *elements),
         *structure.unflatten([row_type(x) for x in leaves]),
         inside=use.inside(0, EACH),
     )
@@ -119,7 +121,7 @@ def _recursed(f: Callable[..., Any], init: Any, leaves: Sequence[Any], structure
                 result = f(recur, *structure.unflatten([leaf[at] for leaf in leaves]))
         finally:
             depth -= 1
-        own, own_tree = jax.tree.flatten(jax.tree.map(jnp.asarray, result))
+        own, own_tree = jax.tree.flatten(as_arrays("from a function", result))
         _require_like_init(line, tree, first, own_tree, own)
         results[at] = tree.unflatten(own)
         waiting.remove(at)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.core import ShapedArray
 
 from ampjax.errors import GraphError
-from ampjax.frontend.combinators.tracing import Call, bind, dimensions, trace, type_of, user_line
+from ampjax.frontend.combinators.tracing import Call, as_array, as_arrays, bind, dimensions, trace, type_of, user_line
 from ampjax.jaxprs.primitives import shape_text
 
 
@@ -25,13 +25,14 @@ def metric(name: str, value: Any, count: Any = 1.0) -> None:
       count: What it counts for, such as 0 for elements that are not to be averaged.
 
     Raises:
-      GraphError: If one of the two is not a single number, or the name is `loss`.
+      GraphError: If one of the two is not a single number, or the name is `loss` or no name.
     """
+    _require_name("metric", name)
     if dimensions() is None:
         return
     if name == "loss":
         raise GraphError(user_line(), "another name than `loss`", "`loss`", "The loss is told anyway.")
-    numbers = [jnp.asarray(x, jnp.float32) for x in (value, count)]
+    numbers = [as_array(f"for the metric `{name}`", x).astype(jnp.float32) for x in (value, count)]
     for x in numbers:
         if x.shape != ():
             raise GraphError(
@@ -48,9 +49,13 @@ def output(name: str, value: Any) -> None:
     Args:
       name: The output's name.
       value: An array, or a sequence of arrays. A row's state fields tell its element: `t_i` is its number along the dimension `t`.
+
+    Raises:
+      GraphError: If it is no array, or the name is none.
     """
+    _require_name("output", name)
     if dimensions() is not None:
-        value = jnp.asarray(value)
+        value = as_array(f"for the output `{name}`", value)
         options = {"name": name, "type": ShapedArray(value.shape, value.dtype)}
         bind(Call("output", [], line=user_line(), options=options), [value])
 
@@ -71,6 +76,7 @@ def node(name: str, *, replicas: int = 1, **options: Any) -> Callable[[Callable[
     """
     if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:
         raise GraphError(user_line(), "a number of replicas, at least 1", f"{replicas!r}", "1 is no replication.")
+    _require_name("node", name)
     known = ("tx", "min_update_interval", "max_dispatch_size", "weights", "gradient", "worker")
     for option in options:
         if option not in known:
@@ -81,7 +87,7 @@ def node(name: str, *, replicas: int = 1, **options: Any) -> Callable[[Callable[
             if dimensions() is None:
                 return function(*args)
             leaves, structure = jax.tree.flatten(args)
-            leaves = [jnp.asarray(leaf) for leaf in leaves]
+            leaves = as_arrays("for the function", leaves)
             body, closed, results = trace(function, *structure.unflatten([type_of(leaf) for leaf in leaves]))
             spec = Call(
                 "node",
@@ -96,3 +102,8 @@ def node(name: str, *, replicas: int = 1, **options: Any) -> Callable[[Callable[
         return call
 
     return decorator
+
+
+def _require_name(what: str, name: Any) -> None:
+    if not isinstance(name, str) or not name:
+        raise GraphError(user_line(), f"a name for the {what}: a text", f"{name!r}", "Give it one.")

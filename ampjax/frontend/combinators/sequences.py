@@ -19,7 +19,10 @@ from ampjax.frontend.combinators.structures import Ragged, as_sequence, has_valu
 from ampjax.frontend.combinators.tracing import (
     Call,
     along,
+    as_array,
+    as_arrays,
     bind,
+    called,
     dimensions,
     require_same,
     structure_text,
@@ -46,7 +49,7 @@ def scan(f: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any, *, revers
       GraphError: If the sequences have different lengths, `f` returns no pair, or the carry changes its shape or dtype.
     """
     leaves, structure = sequences_of("scan", xs)
-    init, use = jax.tree.map(jnp.asarray, init), Use()
+    init, use = as_arrays("to begin with", init), Use()
     if not is_symbolic(leaves):
         n = length_of("scan", leaves)
         rows = [structure.unflatten([leaf[i] for leaf in leaves]) for i in range(n)]
@@ -132,7 +135,7 @@ def fori_loop(n: Any, body: Callable[[Any, Any], Any], init: Any) -> Any:
       GraphError: If `n` depends on parameters, or the carry changes its shape or dtype.
     """
     steps = count(n)
-    return scan(lambda carry, i: (body(i, carry), ()), init, steps)[0]
+    return scan(lambda carry, i: (called(body, i, carry), ()), init, steps)[0]
 
 
 def count(n: Any) -> Any:
@@ -265,6 +268,10 @@ def take(xs: Any, at: Any) -> Any:
       DataError: If there is no such element.
     """
     leaves, structure = sequences_of("take", xs)
+    at = at if isinstance(at, int) else as_array("for the number of an element", at)
+    if jnp.shape(at) != () or not jnp.issubdtype(jnp.result_type(at), jnp.integer):
+        fix = "Give an integer, such as one that the spec calls `int32[]`; for several elements use `amp.map`."
+        raise GraphError(user_line(), "one integer for the number of an element", shape_text(type_of(at)), fix)
     if not is_symbolic(leaves):
         n = length_of("take", leaves)
         if not -n <= int(at) < n:

@@ -89,7 +89,7 @@ class Tree:
     may be any pytree, such as `{"word": "int32[v]"}`.
 
     Args:
-      parent: `[v]` integers: the row of each node's parent; -1 for the root, of which there is one.
+      parent: `[v]` integers: the row of each node's parent; -1 for a root, of which there is one, or several in a forest.
       side: `[v]` integers: which child of its parent a node is, from 0.
       value: A pytree of arrays `[v, ...]`: what each node holds.
 
@@ -103,10 +103,10 @@ class Tree:
 
     @classmethod
     def of(cls, nested: Any, leaf: Callable[[Any], Any] = lambda x: x, branch: Any = 0) -> Tree:
-        """Makes one from nested tuples: a tuple is a branch, its members are its children, anything else is a leaf.
+        """Makes one from nested tuples or lists: a tuple or list is a branch, its members are its children, anything else is a leaf.
 
         Args:
-          nested: The tree.
+          nested: The tree; an array can be a leaf, a list can't.
           leaf: From a leaf to its value, a pytree of numbers or arrays; by default the leaf itself.
           branch: The value of every branch, of the same structure.
 
@@ -122,7 +122,7 @@ class Tree:
         waiting = [(nested, -1, 0)]
         while waiting:
             node, above, place = waiting.pop()
-            at, is_branch = len(parent), isinstance(node, tuple)
+            at, is_branch = len(parent), isinstance(node, tuple | list)
             parent.append(above)
             side.append(place)
             values.append(branch if is_branch else leaf(node))
@@ -142,7 +142,7 @@ class Tree:
           A list for each node, empty for leaves.
 
         Raises:
-          DataError: If this is no tree: no root or several, a parent that is no node, or two children on one side.
+          DataError: If this is no tree: no root, a parent that is no node, or two children on one side.
         """
         parent, side = np.asarray(self.parent), np.asarray(self.side)
         check_trees("the tree", parent, side, np.array([len(parent)]))
@@ -178,8 +178,8 @@ def check_trees(where: str, parent: np.ndarray, side: np.ndarray, sizes: np.ndar
         return np.searchsorted(ends, nodes, side="right")
 
     n_roots = np.bincount(tree_of(np.flatnonzero(parent < 0)), minlength=len(sizes))
-    for tree in np.flatnonzero(n_roots != 1)[:1].tolist():
-        refuse(tree, "one node whose parent is -1, the root", f"{n_roots[tree]}")
+    for tree in np.flatnonzero(n_roots < 1)[:1].tolist():
+        refuse(tree, "a node whose parent is -1, the root", "none")
     for node in np.flatnonzero(parent >= sizes.repeat(sizes))[:1].tolist():
         tree = int(tree_of(node))
         refuse(tree, f"parents below {sizes[tree]}, the number of nodes", f"{parent[node]}")

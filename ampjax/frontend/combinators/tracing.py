@@ -23,7 +23,8 @@ from ampjax.errors import GraphError
 from ampjax.frontend.combinators.draw_places import DrawPlace, counting
 from ampjax.frontend.combinators.variable_names import assigned_name
 from ampjax.jaxprs.content import HasContent, OpenJaxpr
-from ampjax.jaxprs.primitives import is_library_file, line_text, shape_text
+from ampjax.jaxprs.primitives import inner, is_library_file, line_text, shape_text
+from ampjax.utils.counted import counted
 
 COMBINATOR = jex.Primitive("combinator")
 """The primitive that every combinator binds; its parameter `call` says which one it is."""
@@ -148,6 +149,64 @@ def dimensions() -> Dimensions | None:
     return _DIMENSIONS.get()
 
 
+def as_arrays(what: str, tree: Any) -> Any:
+    """A pytree with arrays for leaves.
+
+    Args:
+      what: What it is, for an error.
+      tree: The pytree.
+
+    Raises:
+      GraphError: If a leaf is no array and no number.
+    """
+
+    def array(leaf: Any) -> Any:
+        try:
+            return jnp.asarray(leaf)
+        except (TypeError, ValueError) as error:
+            if isinstance(leaf, jax.Array):
+                raise
+            fix = "Texts and other objects of Python stay outside of the model."
+            raise GraphError(user_line(), f"arrays or numbers {what}", f"{leaf!r}"[:60], fix) from error
+
+    return jax.tree.map(array, tree)
+
+
+def as_array(what: str, value: Any) -> Any:
+    """A single array.
+
+    Args:
+      what: What it is, for an error.
+      value: An array or a number.
+
+    Raises:
+      GraphError: If it is anything else.
+    """
+    if not jax.tree_util.all_leaves([value]):
+        fix = "Give each part by itself."
+        raise GraphError(user_line(), f"one array {what}", f"{value!r}"[:60], fix)
+    return as_arrays(what, value)
+
+
+def called(function: Callable[..., Any], *args: Any, fix: str = "Mend its arguments.") -> Any:
+    """What a user's function returns.
+
+    Args:
+      function: The function.
+      *args: What it is given.
+      fix: What to do if it takes other arguments.
+
+    Raises:
+      GraphError: If it takes other arguments.
+    """
+    try:
+        return function(*args)
+    except TypeError as error:
+        if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+            raise  # a mistake inside of it
+        raise GraphError(user_line(), f"a function of {counted(len(args), 'argument')}", str(error), fix) from None
+
+
 def trace(
     function: Callable[..., Any],
     *args: Any,
@@ -172,16 +231,11 @@ def trace(
     result: list[Any] = []
 
     def flat(*values: Any) -> list[Any]:
-        try:
-            with inside or nullcontext():
-                returned = function(*structure.unflatten(values))
-        except TypeError as error:
-            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
-                raise  # a mistake inside of it
-            raise GraphError(user_line(), f"a function of {len(args)} arguments", str(error), fix) from None
-        out, tree = jax.tree.flatten(returned)
+        with inside or nullcontext():
+            returned = called(function, *structure.unflatten(values), fix=fix)
+        out, tree = jax.tree.flatten(as_arrays("from a function", returned))
         result[:] = [tree]
-        return [jnp.asarray(x) for x in out]
+        return out
 
     closed = jax.make_jaxpr(flat)(*leaves)
     return Traced(closed.jaxpr, result[0], user_line(), _called(function)), list(closed.consts), list(closed.out_avals)
@@ -198,6 +252,31 @@ def bind(call: Call, operands: Sequence[Any]) -> list[Any]:
       Its results.
     """
     return COMBINATOR.bind(*operands, call=call)
+
+
+def bodies(equation: Any) -> Iterator[Any]:
+    """Yields the open jaxprs in an equation, also those of functions that a combinator was given.
+
+    Args:
+      equation: The equation.
+    """
+    if equation.primitive is COMBINATOR:
+        yield from (function.jaxpr for function in equation.params["call"].functions)
+    else:
+        yield from inner(equation)
+
+
+def has_primitive(jaxpr: Any, names: Sequence[str]) -> bool:
+    """Whether an open jaxpr has an operation of some kinds, at any depth.
+
+    Args:
+      jaxpr: The jaxpr.
+      names: The primitives' names.
+    """
+    return any(
+        equation.primitive.name in names or any(has_primitive(body, names) for body in bodies(equation))
+        for equation in jaxpr.eqns
+    )
 
 
 def type_of(value: Any) -> jax.ShapeDtypeStruct:

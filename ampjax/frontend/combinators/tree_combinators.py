@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from ampjax.errors import DataError, GraphError
 from ampjax.frontend.combinators.draw_places import EACH, Use
@@ -16,6 +15,7 @@ from ampjax.frontend.combinators.structures import Tree, is_rows, stack
 from ampjax.frontend.combinators.tracing import (
     Call,
     along,
+    as_arrays,
     bind,
     dimensions,
     require_same,
@@ -126,7 +126,7 @@ def scan_tree(f: Callable[[Any, Any], Any], init: Any, tree: Tree) -> Any:
     Raises:
       GraphError: If the state changes its types.
     """
-    init, use = jax.tree.map(jnp.asarray, init), Use()
+    init, use = as_arrays("to begin with", init), Use()
     if not _is_traced(tree):
         tree = _with_arrays(tree)
         if learns_types() and not len(tree.parent):

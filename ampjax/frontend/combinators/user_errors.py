@@ -11,7 +11,7 @@ from typing import Any
 from jax.core import Tracer
 
 from ampjax.errors import GraphError
-from ampjax.frontend.combinators.tracing import COMBINATOR
+from ampjax.frontend.combinators.tracing import COMBINATOR, bodies
 from ampjax.jaxprs.primitives import is_library_file, source_line
 
 _TRACED = "operations of JAX on values that are traced"
@@ -20,6 +20,11 @@ _LOOP = (
     _LENGTH,
     "a comparison, a loop or `int()` that needs a number",
     "Use `amp.length` for the number, and `amp.map`, `amp.scan` or `amp.fori_loop` to go through elements.",
+)
+_INTEGERS = (
+    "integers as indices",
+    "floats",
+    "Give them an integer type in the spec, such as `int32[t]`, or cast them with `astype`.",
 )
 _HELP: dict[str, tuple[str, str, str]] = {
     "TracerBoolConversionError": (
@@ -45,10 +50,34 @@ _HELP: dict[str, tuple[str, str, str]] = {
         "`len()` or another use of it as a number of Python",
         "Use `amp.length` for the number, and `amp.map`, `amp.scan` or `amp.fori_loop` to go through elements.",
     ),
-    "Indexer must have integer": (
-        "integers as indices",
-        "floats",
-        "Give them an integer type in the spec, such as `int32[t]`, or cast them with `astype`.",
+    "TraceContextError": (
+        "layers without a state of their own",
+        "one of flax.nnx that changes while it runs, such as `Dropout` or `BatchNorm`",
+        "Call `amp.dropout` on its result; normalise with `LayerNorm`, or give statistics to the model as a part of the example.",
+    ),
+    "InvalidRngError": (
+        "layers that draw no random numbers by themselves",
+        "one of flax that asks for a key, such as `Dropout`",
+        "Make it deterministic, and call `amp.dropout` on its result; or give `apply` a key that `amp.stochastic` gives.",
+    ),
+    "ModifyScopeVariableError": (
+        "layers without a state of their own",
+        "one of flax that changes its variables while it runs, such as `BatchNorm`",
+        "Pass `mutable=[...]` to `apply` and leave the new variables, or normalise with `LayerNorm`.",
+    ),
+    "Indexer must have integer": _INTEGERS,
+    "<class 'numpy.integer'>": _INTEGERS,
+    "must be of integer type": _INTEGERS,
+    "must have an integer type": _INTEGERS,
+    "arrays are immutable": (
+        "arrays that stay as they are",
+        "an entry that is assigned",
+        "Use `x.at[i].set(value)`, which gives another array.",
+    ),
+    "unsupported format string": (
+        _TRACED,
+        "one in a text with a format",
+        "Print while the model runs without being compiled; inside, `jax.debug.print` shows numbers.",
     ),
     "combinator": (
         "combinators inside combinators only",
@@ -59,7 +88,17 @@ _HELP: dict[str, tuple[str, str, str]] = {
 """By the name of JAX's error, or by a word in it: what was expected, what came, what to do."""
 
 
-_WORDS = ("_DimExpr", "'combinator'", "process_primitive", "Indexer must have integer")
+_WORDS = (
+    "_DimExpr",
+    "'combinator'",
+    "process_primitive",
+    "Indexer must have integer",
+    "<class 'numpy.integer'>",
+    "must be of integer type",
+    "must have an integer type",
+    "arrays are immutable",
+    "unsupported format string",
+)
 """Words in errors of JAX's whose kind does not tell enough."""
 
 
@@ -83,7 +122,7 @@ def in_users_words(keys: str) -> Iterator[None]:
             fix = "Add it, or mend its name. A model takes the parameters first, then the example."
             raise GraphError(_line(error.__traceback__), f"a key that is there ({keys})", f"{error}", fix) from None
         words = [word for word in _WORDS if word in str(error)]
-        kind = next((name for name in [*names, *(word.strip("'") for word in words)] if name in _HELP), None)
+        kind = next((name for name in [*names, *words, *(word.strip("'") for word in words)] if name in _HELP), None)
         if kind is None:
             raise
         raise GraphError(_line(error.__traceback__), *_HELP[kind]) from None
@@ -107,6 +146,28 @@ def refuse_leaks(jaxpr: Any, constants: list[Any]) -> None:
                 f"one of another function, {value.aval.str_short()}, which was kept when that was traced",
                 "Return it from there: `amp.scan` and `amp.map` give the sequence of all elements' values.",
             )
+
+
+def refuse_callbacks(jaxpr: Any, line: str) -> None:
+    """Checks that functions of the host's that a model calls can be called for many messages together.
+
+    Args:
+      jaxpr: The model's open jaxpr, or one in it.
+      line: The user's line, where no other is known.
+
+    Raises:
+      GraphError: If one can't; names the line.
+    """
+    for equation in jaxpr.eqns:
+        here = source_line(equation) or line
+        if equation.primitive.name == "pure_callback" and equation.params.get("vmap_method") is None:
+            fix = 'Say how: `jax.pure_callback(..., vmap_method="sequential")`.'
+            raise GraphError(here, "a callback that takes many messages together", "one without `vmap_method`", fix)
+        if equation.primitive.name == "io_callback" and equation.params.get("ordered"):
+            fix = "Leave `ordered=True` out."
+            raise GraphError(here, "a callback that takes many messages together", "one in an order", fix)
+        for body in bodies(equation):
+            refuse_callbacks(body, here)
 
 
 def _reader(jaxpr: Any, variable: Any) -> str:

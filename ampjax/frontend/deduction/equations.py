@@ -12,7 +12,7 @@ from jax.extend import core as jex
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.draw_places import DrawPlace
-from ampjax.frontend.combinators.tracing import COMBINATOR, Call, Traced
+from ampjax.frontend.combinators.tracing import COMBINATOR, Call, Traced, bodies
 from ampjax.jaxprs.primitives import bind, called, evaluate, inner, line_text, opened, source_function, users_frames
 
 CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint")
@@ -245,10 +245,9 @@ def calls(jaxpr: Any) -> Iterator[Call]:
       jaxpr: An open jaxpr.
     """
     for equation in jaxpr.eqns:
-        call = equation.params["call"] if equation.primitive is COMBINATOR else None
-        if call is not None:
-            yield call
-        for body in [function.jaxpr for function in call.functions] if call is not None else inner(equation):
+        if equation.primitive is COMBINATOR:
+            yield equation.params["call"]
+        for body in bodies(equation):
             yield from calls(body)
 
 

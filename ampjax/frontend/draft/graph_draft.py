@@ -84,6 +84,7 @@ class GraphDraft:
       origins: Where each pump and each node that computes comes from, by name.
       drawings: Where each node that draws random numbers does so, by name.
       anchors: For regions whose rows only the run can tell, a wire with a message for each row: what needs no other message waits for it.
+      has_loops: Whether some operations of the model are loops of JAX's that need not have a gradient.
       brought: For a wire and a step on its way to such a region, the wire that follows; with the wire itself, so that it stays.
       checks: What data must fulfil beside the spec: each raises a `DataError` if columns do not.
     """
@@ -96,8 +97,10 @@ class GraphDraft:
         self.origins: dict[str, Origin] = {}
         self.drawings: dict[str, Drawing] = {}
         self.anchors: dict[Region, Flow] = {}
+        self.has_loops = False
         self.brought: dict[Any, tuple[Flow, Flow]] = {}
         self._steps: list[Callable[[], None]] = []
+        self._users: set[str] = set()
         self._reserved = set(params)
         self._names = set(params)
         self._pumped: dict[Any, Flow] = {}
@@ -110,6 +113,7 @@ class GraphDraft:
     def reserve(self, names: Iterable[str]) -> None:
         """Keeps names for the nodes that the user has named, beside the keys of the parameters."""
         found = set(names)
+        self._users |= found
         self._reserved |= found
         self._names |= found
 
@@ -317,8 +321,10 @@ class GraphDraft:
         Raises:
           GraphError: If another output or a node with parameters has this name.
         """
-        if name in self._sinks or name in self.params.initial:
-            taken = "an output" if name in self._sinks else "a key of the parameters"
+        if name in self._sinks or name in self._users or name in self.params.initial:
+            taken = (
+                "an output" if name in self._sinks else "a node" if name in self._users else "a key of the parameters"
+            )
             raise GraphError(line, "a name of its own for each output", f"`{name}`, as {taken} is called", "Rename it.")
         self._sinks.add(name)
         self.then(lambda: (pump_builders.sink(name, built(flow)), None)[1])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import GraphError, ParameterError
@@ -145,7 +146,8 @@ class ParamsNodes:
         Raises:
           ParameterError: If those of a node are missing, or do not fit.
         """
-        return self._restored(nodes, lambda copies: np.mean(copies, axis=0), lambda leaf: leaf)
+        found = self._restored(nodes, lambda copies: np.mean(copies, axis=0), lambda leaf: leaf)
+        return jax.tree.map(jnp.asarray, found)  # of JAX, so that a traced number can index them
 
     def gradients(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
         """Gradients of the graph's nodes in the structure of the model's parameters.

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import GraphError
@@ -15,7 +16,7 @@ from ampjax.frontend.draft.carried_columns import from_carried
 from ampjax.frontend.draft.graph_draft import Drawing, GraphDraft, Origin, built
 from ampjax.frontend.draft.index_spaces import Column, Guard, IndexSpace, Region
 from ampjax.frontend.draft.node_bodies import NodeNote, PackedBody, as_it_is, unpack
-from ampjax.frontend.draft.values import Computed, Flow, Static, Value
+from ampjax.frontend.draft.values import Computed, Flow, OfParams, Static, Value
 from ampjax.ir.builders import payload_builders, ragged_builders
 from ampjax.ir.builders.replicate_builder import replicate
 from ampjax.ir.wires import Wire
@@ -257,6 +258,8 @@ def _params_builder(draft: GraphDraft, note: NodeNote) -> Callable[..., Any]:
 
 def _noted(draft: GraphDraft, note: NodeNote, builder: Callable[..., Any], connect: Callable[[Any], None]) -> None:
     region = note.region
+    if draft.has_loops:
+        _refuse_underivable(note)
     if not region.is_known:
         note = from_carried(note, lambda value: draft.carried(value, region))
     wanted = next(iter({key for key, _ in note.leaves}), note.name) if note.leaves else note.name
@@ -301,6 +304,41 @@ def _noted(draft: GraphDraft, note: NodeNote, builder: Callable[..., Any], conne
         connect(builder(name, body, join)(*(built(flow) for flow in entries)))
 
     draft.then(step)
+
+
+def _refuse_underivable(note: NodeNote) -> None:
+    """Checks that a node has a gradient: it has none through a loop of JAX's whose number of rounds is computed.
+
+    Raises:
+      GraphError: If it has none.
+    """
+    free = [
+        number
+        for number, (value, kind) in enumerate(zip(note.inputs, note.types, strict=True))
+        if isinstance(value, OfParams | Computed) and jnp.issubdtype(kind.dtype, jnp.inexact)
+    ]
+    kinds = [jax.ShapeDtypeStruct(kind.shape, kind.dtype) for kind in note.types]
+
+    def pulled(*inputs: Any) -> Any:
+        def function(*given: Any) -> list[Any]:
+            own = list(inputs)
+            for number, value in zip(free, given, strict=True):
+                own[number] = value
+            return [result for result in note.function(None, *own) if jnp.issubdtype(result.dtype, jnp.inexact)]
+
+        results, pull = jax.vjp(function, *(inputs[number] for number in free))
+        return pull(results)
+
+    try:
+        jax.eval_shape(pulled, *kinds)
+    except ValueError as error:
+        if "Reverse-mode" not in str(error):
+            raise
+        fix = (
+            "Use `amp.fori_loop`, or `amp.while_loop` with `amp.read`; or give JAX's loop a constant number of rounds."
+        )
+        got = "`jax.lax.while_loop`, or `fori_loop` with a number of rounds that is computed"
+        raise GraphError(note.line, "operations that have a gradient", got, fix) from None
 
 
 def _has_no_facts(space: IndexSpace, flow: Flow) -> bool:

@@ -67,10 +67,16 @@ def node(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
             raise GraphError(
                 call.line, "arrays for a function made with `amp.node`", "a sequence", "Call it in a `map`."
             )
+    name, leaves = call.options["name"], leaves_of([operands[i] for i in used])
+    if name in low.draft.params.initial and {key for key, _ in leaves} != {name}:
+        fix = "Rename it; only a function that reads the parameters of a key alone can be called like it."
+        raise GraphError(
+            call.line, "a name of its own for the node", f"`{name}`, as a key of the parameters is called", fix
+        )
     names = list(atoms.values())
     types = [variable.aval for variable in function.jaxpr.outvars]
     note = NodeNote(
-        name=call.options["name"],
+        name=name,
         region=region,
         inputs=[operands[i] for i in used],
         types=[names[i].aval for i in used],
@@ -78,9 +84,9 @@ def node(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
         results=types,
         groups=by_dtype(types),
         line=call.line,
-        leaves=leaves_of([operands[i] for i in used]),
+        leaves=leaves,
         draws=places_of(equations),
-        named_by=call.options["name"],
+        named_by=name,
         options=call.options["options"],
         replicas=call.options["replicas"],
     )

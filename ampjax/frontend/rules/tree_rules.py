@@ -48,25 +48,40 @@ class _TreeFields:
         return self._parent.of(data)
 
     def note_up(self) -> None:
-        """Puts the parent and the side into all messages of the tree; the root's side is -1."""
+        """Puts the parent and the side into all messages of the tree; the first root's side is -1, the next one's -2, and so on."""
         self.space.fact(self.up, self._parent, "number of the parent")
-        sides = Column(self.space, lambda data: np.where(self._parent.of(data) < 0, -1, self._side.of(data)))
-        self.space.fact(self.side, sides, "which child of its parent; -1 for the root")
+        self.space.fact(self.side, Column(self.space, self._sides), "which child of its parent; -1 for the root")
+
+    def other_roots(self) -> Guard:
+        """Where a node is a root, but not the first one of its tree."""
+        is_other = Column(self.space, lambda data: (self._sides(data) < -1).astype(np.int64))
+        return Guard(f"{self.space.dimension}_is_other_root", 1, is_other)
 
     def guards(self, field: str) -> list[Guard]:
         """Where a node is a branch, and where a leaf."""
         return [Guard(field, 0, self.is_leaf), Guard(field, 1, self.is_leaf)]
 
-    def roots(self, outer: IndexSpace) -> Column:
-        """The root's number in each tree."""
+    def roots(self, outer: IndexSpace) -> tuple[Column, Column]:
+        """The first root's number in each tree, and how many other roots it has."""
 
-        def compute(data: Any) -> np.ndarray:
-            nodes = np.flatnonzero(self._parent.of(data) < 0)
+        def first(data: Any) -> np.ndarray:
+            nodes = np.flatnonzero(self._sides(data) == -1)
             found = np.zeros(outer.n_rows(data), np.int64)
             found[self.space.parents(data)[nodes]] = self.space.numbers(data)[nodes]
             return found
 
-        return Column(outer, compute)
+        def others(data: Any) -> np.ndarray:
+            return np.bincount(self.space.parents(data)[self._sides(data) < -1], minlength=outer.n_rows(data))
+
+        return Column(outer, first), Column(outer, others)
+
+    def _sides(self, data: Any) -> np.ndarray:
+        """`[nodes]`: the side of each; below 0 for roots."""
+        sides, tree = self._side.of(data).astype(np.int64), self.space.parents(data)
+        roots = np.flatnonzero(self._parent.of(data) < 0)
+        ranks = np.arange(len(roots)) - np.searchsorted(tree[roots], tree[roots])
+        sides[roots] = -1 - ranks
+        return sides
 
     def _count(self, data: Any) -> np.ndarray:
         parent, side, sizes = self._parent.of(data), self._side.of(data), self.space.lengths(data)
@@ -136,13 +151,15 @@ def scan(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
     space, name = tree.space, tree.space.dimension
     inner = region.within(space)
     n_children = space.fact(f"{name}_children", tree.n_children, "children")
-    root = region.space.fact(f"{name}_root", tree.roots(region.space), "number of the root")
+    first_root, other_roots = tree.roots(region.space)
+    root = region.space.fact(f"{name}_root", first_root, "number of the first root")
+    n_others = region.space.fact(f"{name}_roots", other_roots, "other roots")
     (closed,) = low.closures(call, operands, region, [space], name)
     rows = [value.element for value in values if isinstance(value, Elements)]
     types = [variable.aval for variable in step.jaxpr.outvars]
     groups = by_dtype(types)
     carry: dict[int, Computed] = {}
-    loops: list[tuple[Flow, Flow]] = []
+    loops: list[tuple[Flow, Flow, Flow]] = []
     for group in groups:
         kinds = [types[i] for i in group]
         start = payload_notes.fresh(
@@ -154,16 +171,16 @@ def scan(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
 
         first = low.draft.relabel(start, inner, begin, f"{name}/first", is_fresh=False)
         above = low.draft.loop(inner, kinds, f"{name}/above")
-        loops.append((first, above))
+        loops.append((first, _to_other_roots(low, start, tree, n_others, call), above))
         carry |= {i: Computed(above, part) for part, i in enumerate(group)}
     results = low.run(
         step, [*closed, *(carry[i] for i in range(k)), *rows], inner, Wanted(set(range(k)), groups=groups)
     )
     out: dict[int, Computed] = {}
-    for group, (first, above) in zip(groups, loops, strict=True):
+    for group, (first, others, above) in zip(groups, loops, strict=True):
         flow = low.pack([results[i] for i in group], [types[i] for i in group], inner, f"{name}/below", call.line)
         flow = payload_notes.fresh(low.draft, flow, f"{name}/below", call.line)
-        low.draft.close_loop(above, first, _to_children(low, flow, tree, n_children, call))
+        low.draft.close_loop(above, first, others, _to_children(low, flow, tree, n_children, call))
         out |= {i: Computed(flow, part) for part, i in enumerate(group)}
     return [Elements(space, out[i]) if i in wanted.values else None for i in range(k)]
 
@@ -171,19 +188,22 @@ def scan(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
 def _upwards(
     low: Lowering, node: Flow, tree: _TreeFields, region: Region, is_branch: Guard, call: Call
 ) -> tuple[list[Flow], Flow]:
-    """The states of each side's children at their parents (for any arity all in one wire), and the root's."""
+    """The states of each side's children at their parents (for any arity all in one wire), and the first root's; those of other roots end here."""
     space, name, arity = tree.space, tree.space.dimension, call.options["arity"]
     at, up, side = tree.at, tree.up, tree.side
     inner = region.within(space)
     if arity:
-        choose = lambda s: np.where(getattr(s, side) < 0, arity, getattr(s, side))
-        *below, root = low.draft.split(node, choose, [inner] * (arity + 1), f"{name}/side")
+        choose = lambda s: np.where(
+            getattr(s, side) < 0, np.minimum(arity - 1 - getattr(s, side), arity + 1), getattr(s, side)
+        )
+        *below, root, _ = low.draft.split(node, choose, [inner] * (arity + 2), f"{name}/side")
         swap = lambda s: s.replace(**{at: getattr(s, up)})
         return [low.draft.relabel(flow, inner.where(is_branch), swap, f"{name}/up", False) for flow in below], root
     children = space.along(call.options["inner"], tree.n_children)
     low.lengths[call.options["inner"]] = tree.n_children
     index = children.index
-    below, root = low.draft.split(node, lambda s: getattr(s, side) >= 0, [inner, inner], f"{name}/side")
+    choose = lambda s: np.clip(-getattr(s, side), 0, 2)
+    below, root, _ = low.draft.split(node, choose, [inner] * 3, f"{name}/side")
 
     def rise(s: State) -> State:
         return s.replace(**{at: getattr(s, up), index: getattr(s, side)}, **dict.fromkeys(children.facts, 0))
@@ -191,6 +211,22 @@ def _upwards(
     risen = low.draft.relabel(below, inner.where(is_branch).within(children), rise, f"{name}/up", False)
     risen.knows_outer = False  # the facts of the tree's nodes are still the child's, not its parent's
     return [risen], root
+
+
+def _to_other_roots(low: Lowering, start: Flow, tree: _TreeFields, n_others: str, call: Call) -> Flow:
+    """What a tree begins with, at each of its roots but the first; they meet by the root's side."""
+    space, name, at, side = tree.space, tree.space.dimension, tree.at, tree.side
+    there = start.region.within(space).where(tree.other_roots())
+    place = payload_notes.place(low.draft, there, f"{name}/root", call.line)
+    sent, met = low.draft.name(f"{name}/roots"), low.draft.name(f"{name}/root")
+    key = (*(space.parent.key if space.parent else ()), side)
+
+    def make() -> Any:
+        to_each = lambda s, i: s.replace(**dict.fromkeys(space.facts, 0), **{at: 0}).replace(**{side: -2 - i})
+        copies = ragged_builders.flatmap(built(start), lambda s: getattr(s, n_others), to_each, name=sent)
+        return payload_builders.npt(met, second, join=key)(built(place), copies)
+
+    return low.draft.control(there, start.types, make)
 
 
 def _to_children(low: Lowering, flow: Flow, tree: _TreeFields, n_children: str, call: Call) -> Flow:

@@ -10,9 +10,9 @@ from ampjax.frontend.combinators.structures import check_trees
 
 
 def is_tree(parent, side):
-    """One root, parents that exist, sides 0, 1, ... below each node, and a way to the root from everywhere."""
+    """A root or several, parents that exist, sides 0, 1, ... below each node, and a way to a root from everywhere."""
     n = len(parent)
-    if sum(p < 0 for p in parent) != 1 or any(p >= n for p in parent):
+    if all(p >= 0 for p in parent) or any(p >= n for p in parent):
         return False
     if any(
         sorted(s for s, p in zip(side, parent, strict=True) if p == node) != list(range(parent.count(node)))
