@@ -21,6 +21,7 @@ from ampjax.engine.kernels.shared_kernels import shared
 from ampjax.engine.table_gradients import TableGradients
 from ampjax.engine.touched_rows import TouchedRows
 from ampjax.ir.host_tables import HostTable
+from ampjax.optim.node_keys import with_own_keys
 from ampjax.optim.node_update import make_update, trainable
 from ampjax.optim.remedies.discrepancy_correction import params_before
 from ampjax.optim.row_update import make_row_update
@@ -109,7 +110,10 @@ class ParameterStore:
         floats = trainable(self.params[node])
         device = self._device_of[node]
         # Copies, since an update donates every buffer once: some transforms keep the parameters that they were given, or one array twice.
-        self.opt_state[node] = jax.tree.map(lambda x: copied(x, device), self.training[node].tx.init(floats))
+        state = self.training[node].tx.init(floats)
+        if len(self.training) > 1:  # a single node draws what optax draws
+            state = with_own_keys(state, node)
+        self.opt_state[node] = jax.tree.map(lambda x: copied(x, device), state)
         self.accumulators[node] = jax.tree.map(lambda x: zeros(x.shape, x.dtype, device), floats)
         if node in self._by_row:
             self._by_row[node].clear()

@@ -28,6 +28,7 @@ from ampjax.frontend.gradient_parity import verify_gradients
 from ampjax.frontend.instance_columns import Columns, CompiledInstances
 from ampjax.frontend.instance_spec import LeafSpec, listed, parse, part_finder
 from ampjax.frontend.missing_labels import missing_leaves, require_for_sinks
+from ampjax.frontend.parameter_checks import refuse_state, require_float
 from ampjax.frontend.redrawn_instances import PlainSource, RedrawnInstances
 from ampjax.frontend.rules import (
     branch_rules,
@@ -312,6 +313,8 @@ def compile(model: Model, params: Mapping[str, Any], spec: Any, *, copies: int =
             f"{type(params).__name__}",
             "Name the parts.",
         )
+    for key, value in params.items():
+        refuse_state(f"compile, params, `[{key!r}]`", value)
     for path, leaf in jax.tree_util.tree_leaves_with_path(dict(params)):
         where, name = f"compile, params, `{jax.tree_util.keystr(path)}`", path[0].key
         if not isinstance(name, str):
@@ -324,11 +327,7 @@ def compile(model: Model, params: Mapping[str, Any], spec: Any, *, copies: int =
                 fix = f'Read `params["{first}"]` in both places.'
                 raise GraphError(where, "a table that is the value of one key", f"that of `{first}`", fix)
             continue
-        if not jnp.issubdtype(getattr(leaf, "dtype", type(leaf)), np.inexact):
-            fix = "Put what is not trained into the instances, or let the model close over it."
-            if isinstance(leaf, str):
-                fix = "Is this the spec? It comes third: `amp.compile(model, params, spec)`."
-            raise GraphError(where, "arrays of floats", f"{getattr(leaf, 'dtype', type(leaf).__name__)}", fix)
+        require_float(where, leaf)
     if isinstance(copies, bool) or not isinstance(copies, int) or copies < 1:
         raise GraphError("compile, copies", "a number of copies, at least 1", f"{copies!r}", "1 is the network alone.")
     compiled = Compiled(model, params, spec, copies)

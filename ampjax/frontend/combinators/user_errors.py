@@ -123,6 +123,9 @@ def in_users_words(keys: str) -> Iterator[None]:
             raise GraphError(_line(error.__traceback__), f"a key that is there ({keys})", f"{error}", fix) from None
         words = [word for word in _WORDS if word in str(error)]
         kind = next((name for name in [*names, *words, *(word.strip("'") for word in words)] if name in _HELP), None)
+        if kind is None and "FlaxError" in names:
+            told = str(error).partition(" (https:")[0].rstrip(".")
+            raise GraphError(_line(error.__traceback__), "a call that flax accepts", told, "Mend the call.") from None
         if kind is None:
             raise
         raise GraphError(_line(error.__traceback__), *_HELP[kind]) from None

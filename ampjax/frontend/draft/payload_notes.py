@@ -248,7 +248,10 @@ def _params_builder(draft: GraphDraft, note: NodeNote) -> Callable[..., Any]:
         one = traced(own, [jax.tree.map(type_of, tree), *body.payloads], bool(note.draws))
         same = {"outputs": len(note.groups), "join": join, "rng": bool(note.draws)}
         if is_first:
-            made = payload_builders.ppt(owner.name, one, params=tree, **same, **owner.options)
+            initial = (
+                (lambda _: tree) if callable(tree) else tree
+            )  # a module that is a pytree: not what makes parameters
+            made = payload_builders.ppt(owner.name, one, params=initial, **same, **owner.options)
         else:
             made = payload_builders.ppt(name, one, params_of=owner.name, **same)
         return replicate(made, owner.replicas)
