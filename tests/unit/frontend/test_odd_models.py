@@ -26,7 +26,7 @@ def read(p, e):
     return amp.read(p["w"] * e["x"] > 0)
 
 
-LOOP = lambda h: h * 0.5  # noqa: E731
+LOOP = lambda h: h * 0.5
 LINEN_DROPOUT = flax.linen.Dropout(0.5, deterministic=False)
 LINEN_NORM = flax.linen.BatchNorm(use_running_average=False)
 LINEN_NORM_VARIABLES = LINEN_NORM.init(jax.random.key(0), jnp.zeros((1, 2)))
