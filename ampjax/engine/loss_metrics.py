@@ -58,19 +58,20 @@ def loss_sum(sums: Iterable[LossSums]) -> float:
     return sum(s.loss for s in sums)
 
 
-def metrics_of(sums: Sequence[LossSums]) -> dict[str, float]:
+def metrics_of(sums: Sequence[LossSums], n_instances: int) -> dict[str, float]:
     """The metrics of some losses.
 
     Args:
       sums: Those of each loss.
+      n_instances: The instances that were run. Not the loss's rows: how many these are depends on where the loss was cut apart.
 
     Returns:
-      `loss`: the mean over rows, summed over loss nodes; and each metric: its sums over its counts, pooled over loss nodes. Empty if there
-      were no rows.
+      `loss`: the summed loss of all rows over the number of instances; and each metric: its sums over its counts, pooled over loss nodes. Empty
+      if there is no loss or no instance.
     """
-    if not any(s.rows for s in sums):
+    if not sums or not n_instances:
         return {}
-    result = {"loss": sum(s.loss / s.rows for s in sums if s.rows)}
+    result = {"loss": loss_sum(sums) / n_instances}
     for name in dict.fromkeys(name for s in sums for name in s.names):
         tops, bottoms = zip(*(s.pair(name) for s in sums if name in s.names), strict=True)
         result[name] = sum(tops) / sum(bottoms) if sum(bottoms) else float("nan")
@@ -187,16 +188,17 @@ def together(plan: Plan, names: Mapping[int, Sequence[str]], lines: Mapping[int,
     Args:
       plan: The plan.
       names: What `metric_names` gives.
-      lines: The line of each loss stage.
+      lines: The lines of loss stages, by number; one that is missing had nothing to sum.
 
     Returns:
       One entry for each loss node.
     """
     taken: dict[str, LossSums] = {}
-    for number in sorted(lines):  # of several processes the fastest may come first
+    for number in sorted(names):  # in this order, whichever of several processes was the fastest
         node = plan.stages[number].nodes[-1]
-        before = taken[node.role].line if node.role in taken else 0
-        taken[node.role] = LossSums(names[number], before + lines[number])
+        nothing = np.zeros(2 + 2 * len(names[number]))
+        before = taken[node.role].line if node.role in taken else nothing
+        taken[node.role] = LossSums(names[number], before + lines.get(number, nothing))
     return list(taken.values())
 
 

@@ -20,7 +20,7 @@ class Epoch:
 
     Args:
       epoch: Its number, from 1.
-      train: Training metrics by name: `loss`, and the metrics that the losses' bodies return.
+      train: Training metrics by name: `loss`, the mean over instances of what is minimised, and the metrics that the losses' bodies return.
       valid: Validation metrics by name; empty if there was no validation.
       train_per_s: Training examples per second.
       valid_per_s: Validation examples per second.

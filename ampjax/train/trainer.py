@@ -313,7 +313,8 @@ class Trainer:
           progress: Whether to show progress.
 
         Returns:
-          By name: `loss`, the mean over rows, and the metrics that the losses' bodies return.
+          By name: `loss`, the mean over instances of what is minimised (of a compiled model, of what its function returns), and the metrics that
+          the losses' bodies return.
 
         Raises:
           SettingsError: If there is no instance.
@@ -381,7 +382,7 @@ class Trainer:
           trace: Gets a record of each worker's time.
 
         Returns:
-          The metrics, and `loss_sum`: the loss summed over all rows, whose gradients `gradients` has.
+          The metrics, as `evaluate` gives them, and `loss_sum`: the loss summed over all instances, whose gradients `gradients` has.
 
         Raises:
           SettingsError: If there is no instance.

@@ -148,7 +148,7 @@ class FitRun:
                     self._cut()
         session.scheduler.rounds.end_of_epoch()
         await session.passes.run(session.training_pass(self.data, order[:0]), "")
-        return metrics_of(session.executor.losses.take(True))
+        return metrics_of(session.executor.losses.take(True), len(order))
 
     async def _piece(self, order: np.ndarray, name: str, reporter: Reporter) -> None:
         """Trains on the instances up to the next cut."""
@@ -187,7 +187,8 @@ class FitRun:
             return {}, 0.0
         began = session.passes.now_s()
         await session.passes.run(session.inference_pass(self.valid, "losses"), "validate", self.reporter)
-        return metrics_of(session.executor.losses.take(False)), session.passes.now_s() - began
+        metrics = metrics_of(session.executor.losses.take(False), len(self.valid))
+        return metrics, session.passes.now_s() - began
 
 
 def _rate(data: AnyInstances, seconds: float) -> float:

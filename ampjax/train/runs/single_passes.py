@@ -46,7 +46,7 @@ async def evaluate(session: Session, data: AnyInstances, reporter: Reporter) -> 
     """
     async with session.passes.turn():
         await _infer(session, data, "losses", reporter, "evaluate")
-        return metrics_of(session.executor.losses.take(False))
+        return metrics_of(session.executor.losses.take(False), len(data))
 
 
 async def predict(session: Session, data: AnyInstances, reporter: Reporter) -> dict[str, Predictions]:
@@ -95,7 +95,7 @@ async def accumulate(
         training = session.training_pass(data, np.arange(len(data)), may_update=update)
         await session.passes.run(training, "train", trace=trace)
         sums = session.executor.losses.take(True)
-    return {"loss_sum": loss_sum(sums), **metrics_of(sums)}
+    return {"loss_sum": loss_sum(sums), **metrics_of(sums, len(data))}
 
 
 async def _infer(session: Session, data: AnyInstances, purpose: str, reporter: Reporter, name: str) -> Outputs:
