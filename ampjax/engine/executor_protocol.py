@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -94,6 +94,10 @@ class AnyStore(Protocol):
         """As `ParameterStore.warm_update`."""
         ...
 
+    def warm_group(self, name: str) -> None:
+        """As `ParameterStore.warm_group`."""
+        ...
+
     def warm_average(self, nodes: Sequence[str]) -> None:
         """As `ParameterStore.warm_average`."""
         ...
@@ -110,7 +114,7 @@ class AnyLosses(Protocol):
         """As `LossMetrics.state`."""
         ...
 
-    def resume(self, state: Iterable[Sequence[Any]]) -> None:
+    def resume(self, state: Sequence[Sequence[Any]]) -> None:
         """As `LossMetrics.resume`."""
         ...
 

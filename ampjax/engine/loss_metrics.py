@@ -16,6 +16,9 @@ from ampjax.ir.nodes import Node
 from ampjax.ir.ops.body_shapes import eval_body, metric_shapes
 from ampjax.plan.planner import Plan
 
+ROUNDS = "rounds"
+"""Marks the sums of rounds that are over, in `LossMetrics.state`."""
+
 
 @dataclass(frozen=True)
 class LossSums:
@@ -93,6 +96,7 @@ class LossMetrics:
         self._plan, self._devices = plan, devices
         self._names = metric_names(plan)
         self.sums: dict[tuple[int, bool], jax.Array] = {}
+        self._rounds: dict[int, np.ndarray] = {}
 
     def of(self, stage: int, train: bool) -> jax.Array:
         """The sums of a loss so far; zeros at first.
@@ -128,7 +132,29 @@ class LossMetrics:
           For each stage, by number, the line of `LossSums`.
         """
         taken = [number for number, is_train in self.sums if is_train == train]
-        return {number: np.asarray(self.sums.pop((number, train)), np.float64) for number in taken}
+        lines = {number: np.asarray(self.sums.pop((number, train)), np.float64) for number in taken}
+        return added(lines, self._take_rounds()) if train else lines
+
+    def of_round(self, n_instances: int) -> float:
+        """The mean loss of training since this was last asked, or since `take`. Waits for devices.
+
+        Args:
+          n_instances: The instances since then.
+        """
+        earlier = self._take_rounds()
+        lines = self.take_lines(True)
+        self._rounds = added(earlier, lines)
+        return sum(float(line[1]) for line in lines.values()) / max(n_instances, 1)
+
+    def _take_rounds(self) -> dict[int, np.ndarray]:
+        """The lines of the rounds that are over."""
+        rounds, self._rounds = self._rounds, {}
+        return rounds
+
+    def clear(self) -> None:
+        """Forgets all sums."""
+        self.sums.clear()
+        self._rounds.clear()
 
     def state(self) -> list[list[Any]]:
         """Gives what has been added up and not been taken; JSON can hold it. Waits for devices.
@@ -136,19 +162,23 @@ class LossMetrics:
         Returns:
           A list for `resume`.
         """
-        held = [(key, np.asarray(sums)) for key, sums in self.sums.items()]
-        return [[*key, str(sums.dtype), sums.tobytes().hex()] for key, sums in held]
+        held: list[tuple[int, Any, np.ndarray]] = [(*key, np.asarray(sums)) for key, sums in self.sums.items()]
+        held += [(number, ROUNDS, line) for number, line in self._rounds.items()]
+        return [[number, kind, str(sums.dtype), sums.tobytes().hex()] for number, kind, sums in held]
 
-    def resume(self, state: Iterable[Sequence[Any]]) -> None:
+    def resume(self, state: Sequence[Sequence[Any]]) -> None:
         """Goes on adding up from another's `state`.
 
         Args:
           state: What `state` gave.
         """
-        self.sums.clear()
-        for number, train, dtype, data in state:
+        self.clear()
+        for number, kind, dtype, data in state:
             sums = np.frombuffer(bytes.fromhex(data), dtype)
-            self.sums[number, train] = copied(sums, self._devices[self._plan.stages[number].space])
+            if kind == ROUNDS:
+                self._rounds[number] = sums
+            else:
+                self.sums[number, kind] = copied(sums, self._devices[self._plan.stages[number].space])
 
     def of_stage(self, stage: int) -> list[jax.Array]:
         """The sums of a stage, by number; none if it is no loss."""
@@ -200,6 +230,17 @@ def together(plan: Plan, names: Mapping[int, Sequence[str]], lines: Mapping[int,
         before = taken[node.role].line if node.role in taken else nothing
         taken[node.role] = LossSums(names[number], before + lines.get(number, nothing))
     return list(taken.values())
+
+
+def added(one: Mapping[int, np.ndarray], other: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
+    """Adds up lines of loss stages.
+
+    Args:
+      one: The lines of some stages, by number.
+      other: Likewise.
+    """
+    both = {number: one[number] + other[number] for number in one.keys() & other.keys()}
+    return {**one, **other, **both}
 
 
 def _metrics_of(node: Node) -> list[str]:

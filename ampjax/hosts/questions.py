@@ -98,6 +98,14 @@ def _set_params(executor: Executor, names: Names, arrays: Arrays, node: str) -> 
     return None, ()
 
 
+def _stepped(executor: Executor, names: Names, arrays: Arrays, nodes: list[str]) -> Answer:
+    store = executor.store
+    for node, params in with_leaves(store.params, nodes, arrays).items():
+        store.set_params(node, params)
+        store.empty(node)
+    return None, ()
+
+
 def _restore(executor: Executor, names: Names, arrays: Arrays, nodes: list[str]) -> Answer:
     store, at, trees = executor.store, 0, []
     for which in TREES:
@@ -213,6 +221,7 @@ _ANSWERS: Mapping[str, Callable[..., Answer]] = {
     "trees": _trees,
     "set params": _set_params,
     "restore": _restore,
+    "stepped": _stepped,
     "table": _table,
     "waiting": _waiting,
     "n waiting": _n_waiting,

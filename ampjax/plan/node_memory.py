@@ -59,5 +59,13 @@ def bytes_with(init: Callable[[jax.Array], Any], tx: optax.GradientTransformatio
         params = init(key)
         return params, trainable(params), tx.init(trainable(params))
 
-    leaves = jax.tree.leaves(jax.eval_shape(start, jax.random.key(0)))
-    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+    return bytes_of(jax.eval_shape(start, jax.random.key(0)))
+
+
+def bytes_of(tree: Any) -> int:
+    """Bytes of the arrays of a pytree.
+
+    Args:
+      tree: Arrays, or their shapes and dtypes.
+    """
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

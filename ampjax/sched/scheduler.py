@@ -69,7 +69,7 @@ class Scheduler:
         self.plan, self.settings, self._check = plan, settings, check
         self.tables = SchedulerTables(plan, settings)
         self.rounds = UpdateRounds(plan, settings, self.tables)
-        self.updates = UpdateCounters(plan, self.tables.t.nodes, self.rounds.replicas)
+        self.updates = UpdateCounters(plan, self.tables.t.nodes, self.rounds)
         self.counts = RunCounts(plan, self.tables)
         self.admission = Admission(plan, settings, self.tables, self.rounds, loops())
         self.queues = ReadyQueues(

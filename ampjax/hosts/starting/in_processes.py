@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 import jax
 
 from ampjax.cluster import HostContext, HostOptions, spawn
 from ampjax.hosts.hosted_executor import HostedExecutor
+from ampjax.hosts.hosted_groups import Together
 from ampjax.hosts.hosts import Hosts, Place
 from ampjax.hosts.starting.connect import Running, connect
 from ampjax.hosts.starting.make_host import BETWEEN_HOSTS, HostProgram
@@ -23,7 +23,8 @@ def start_processes(
     program: HostProgram,
     plan: Plan,
     hosts: Hosts,
-    tables: Mapping[str, SentTable] = MappingProxyType({}),
+    tables: Mapping[str, SentTable],
+    together: Together,
 ) -> HostedExecutor:
     """Starts a process for each host.
 
@@ -32,6 +33,7 @@ def start_processes(
       plan: The plan.
       hosts: Which there are.
       tables: The tables of nodes whose parameters are one, which travel to their hosts.
+      together: What is updated together, by the driver.
 
     Returns:
       The executor that lets them carry launches out; they end when it is closed.
@@ -61,4 +63,4 @@ def start_processes(
         alive = [lambda host=host: host.alive for host in started]
         return Running(hosts.names, [host.channel for host in started], places, alive, started.close)
 
-    return connect(program, plan, start, tables)
+    return connect(program, plan, start, tables, together)
