@@ -36,6 +36,10 @@ class SettingsError(AmpError, ValueError):
     """A setting that is out of its range."""
 
 
+class SettingsWarning(UserWarning):
+    """A setting that does something else than its user may think, in four parts like an error; the run goes on."""
+
+
 class DataError(AmpError, ValueError):
     """A data file or data set that is missing, damaged or of another format."""
 

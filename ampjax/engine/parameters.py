@@ -46,12 +46,14 @@ class NodeTraining:
       gradient: `mean` or `sum` over gradient rows.
       table: The table that is trained by itself, of a node whose parameters are one in host memory.
       estimates: Whether its adjoint uses an estimate of the forward pass's parameters.
+      is_frozen: Whether it stays as it is: gradients of a table are then forgotten.
     """
 
     tx: optax.GradientTransformation | None
     gradient: str = "mean"
     table: HostTable | None = None
     estimates: bool = False
+    is_frozen: bool = False
 
 
 class ParameterStore:
@@ -210,7 +212,11 @@ class ParameterStore:
           elsewhere: What `averaged` gives for those of the nodes that are kept in other processes.
         """
         if isinstance(change, Update) and change.node in self.tables:
-            self.tables[change.node].update(change.divisor)
+            table = self.tables[change.node]
+            if self.training[change.node].is_frozen:
+                table.clear()
+            else:
+                table.update(change.divisor)
         elif isinstance(change, Update):
             by_row = self._by_row.get(change.node)
             self._update(change, None if by_row is None else by_row.rows)

@@ -7,7 +7,8 @@ parameters by themselves, each node makes its part of the step where it is; else
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,23 +17,31 @@ import optax
 
 from ampjax.engine.joint_updates import JointGroup
 from ampjax.engine.parameters import NodeTraining
+from ampjax.errors import SettingsError, SettingsWarning
 from ampjax.ir.graph import Graph
 from ampjax.ir.nodes import Node
 from ampjax.optim.delayed import late
 from ampjax.optim.joint.joint_transform import JointTransform
 from ampjax.optim.joint.params_form import ParamsForm
 from ampjax.optim.joint.separable import is_separable
-from ampjax.optim.joint.transform_checks import check_init, wants_loss
+from ampjax.optim.joint.transform_checks import check_init, draws, wants_loss
 from ampjax.optim.node_update import trainable
 from ampjax.optim.remedies.discrepancy_correction import track_velocity
 from ampjax.train.settings import Settings
+from ampjax.utils.setting_checks import spelling
 
 ALL_NODES = "all nodes"
 """The name of the group of nodes that have no optimizer of their own."""
 
+DEFAULT = optax.adam(1e-3)
+"""The transform of users who pass none."""
+
 WHERE = "setting `tx`"
 
+_FROZEN = optax.set_to_zero()
+
 _BY_KEY = "Labels and masks need the keys of the parameters that the model was compiled with (of a graph that was built by hand, the nodes' names)."
+_IN_ROUNDS = "Train with `mode='pipeline'` or `mode='sync'`, or take a transform without it."
 _BY_NODE = (
     "In asynchronous mode each node has an optimizer for its own parameters alone: give nodes theirs with `amp.node(name, tx=...)`, or train "
     "with `mode='pipeline'` or `mode='sync'`, where one optimizer has all parameters."
@@ -76,8 +85,9 @@ def optimizers_of(
     Raises:
       SettingsError: If a transform does not fit the parameters that it is to update, or needs what the engine can't give it.
     """
-    default = tx if tx is not None else optax.adam(1e-3)
+    default = tx if tx is not None else DEFAULT
     groups = () if settings.flush_every is None else tuple(_groups(graph, settings, default, delays))
+    frozen = frozen_roles(graph, settings)
     together = {name for group in groups for name in group.names}
     known: dict[tuple[int, int, bool], Any] = {}  # one for nodes alike, so that they share kernels
     training = {}
@@ -85,6 +95,9 @@ def optimizers_of(
         gradient = node.options.gradient or settings.gradient
         if name in together:
             training[name] = NodeTraining(None, gradient)
+            continue
+        if node.role in frozen:
+            training[name] = NodeTraining(_FROZEN, gradient, node.table, is_frozen=True)
             continue
         own, delay, estimates = node.options.tx or default, delays.get(name, 0), name in estimated
         key = id(own), delay, estimates
@@ -95,6 +108,36 @@ def optimizers_of(
                 check_init(known[key], _shapes(node), f"{WHERE}, node `{name}`", _BY_NODE)
         training[name] = NodeTraining(known[key], gradient, node.table, estimates)
     return Optimizers(training, groups)
+
+
+def check_by_node(graph: Graph, tx: optax.GradientTransformation | None, frozen: Collection[str] = ()) -> None:
+    """Checks that a transform can be each node's own, as in asynchronous training, and warns if it would do something else then.
+
+    Args:
+      graph: A closed graph.
+      tx: The transform of nodes without one of their own; None for `optax.adam(1e-3)`.
+      frozen: The roles of nodes that are not trained.
+
+    Raises:
+      SettingsError: If it does not fit the parameters of a node, or needs the loss.
+
+    Warns:
+      SettingsWarning: If it looks at all parameters together, or at their place among the others.
+    """
+    nodes = shared_nodes(graph, frozen)
+    if tx is None or is_separable(tx, form_of(graph), nodes):
+        return
+    for role, tree in nodes.items():
+        where = f"{WHERE}, node `{role}`"
+        if wants_loss(tx, tree, where, _BY_NODE):
+            expected = "a transform of gradients and parameters"
+            raise SettingsError(
+                where, expected, "one that needs the loss, which asynchronous updates don't have", _IN_ROUNDS
+            )
+    if not draws(tx, nodes):
+        expected = "a transform that treats the parameters of each node by themselves"
+        got = "one that looks at all of them together, or at their names (a global norm, a mask, labels): each node applies it to its own"
+        warnings.warn(f"{WHERE}: expected {expected}, got {got}. {_BY_NODE}", SettingsWarning, stacklevel=2)
 
 
 def form_of(graph: Graph) -> ParamsForm:
@@ -108,13 +151,31 @@ def form_of(graph: Graph) -> ParamsForm:
     return graph.form
 
 
-def shared_nodes(graph: Graph) -> dict[str, Any]:
+def frozen_roles(graph: Graph, settings: Settings) -> frozenset[str]:
+    """The nodes that are not trained, by role.
+
+    Args:
+      graph: A closed graph.
+      settings: The common settings.
+
+    Raises:
+      SettingsError: If one is unknown.
+    """
+    roles = _by_role(graph)
+    for name in settings.frozen:
+        if name not in roles:
+            raise SettingsError("setting `frozen`", f"names among {list(roles)}", f"{name!r}", spelling(name, roles))
+    return frozenset(settings.frozen)
+
+
+def shared_nodes(graph: Graph, frozen: Collection[str]) -> dict[str, Any]:
     """The trained parameters of nodes without a transform or table of their own, by role, as shapes.
 
     Args:
       graph: A closed graph.
+      frozen: The roles of nodes that are not trained.
     """
-    own = {role: nodes[0] for role, nodes in _by_role(graph).items()}
+    own = {role: nodes[0] for role, nodes in _by_role(graph).items() if role not in frozen}
     return {role: trainable(_shapes(node)) for role, node in own.items() if node.options.tx is None and not node.table}
 
 
@@ -122,8 +183,8 @@ def _groups(
     graph: Graph, settings: Settings, default: optax.GradientTransformation, delays: Mapping[str, int]
 ) -> list[JointGroup]:
     """The groups of a graph that is trained in rounds."""
-    roles = _by_role(graph)
-    shared = shared_nodes(graph)
+    roles, frozen = _by_role(graph), frozen_roles(graph, settings)
+    shared = shared_nodes(graph, frozen)
     if isinstance(settings.exact_staleness, Mapping):
         shared = {role: tree for role, tree in shared.items() if not any(node.name in delays for node in roles[role])}
     elif settings.exact_staleness is not None:
@@ -134,7 +195,7 @@ def _groups(
     if shared and (is_copied or graph.unread or not is_separable(default, form, shared)):
         groups.append(_group(ALL_NODES, default, form, roles, shared, settings, dict(graph.unread)))
     for role, nodes in roles.items():
-        if role not in shared and len(nodes) > 1 and nodes[0].table is None:
+        if role not in shared and role not in frozen and len(nodes) > 1 and nodes[0].table is None:
             own = late(nodes[0].options.tx or default, delays.get(nodes[0].name, 0))
             tree = _shapes(nodes[0])
             alone = ParamsForm(jax.tree.structure(tree), ((role, tuple(range(len(jax.tree.leaves(tree))))),))

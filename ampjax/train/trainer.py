@@ -28,6 +28,8 @@ from ampjax.train import checkpoint
 from ampjax.train.assemble import require_closed, require_transform
 from ampjax.train.history import Epoch, History
 from ampjax.train.initial_params import check_params
+from ampjax.train.optimizer_state import OptimizerState
+from ampjax.train.optimizers import check_by_node
 from ampjax.train.predictions import Predictions
 from ampjax.train.runs import single_passes
 from ampjax.train.runs.begin_fit import begin_fit
@@ -111,6 +113,8 @@ class Trainer:
             graph, given, tx, params=params, controller=controller, devices=devices, cost=cost, hosts=places
         )
         self.settings, self.plan = self.session.settings, self.session.plan
+        self._optimizer_state = OptimizerState(self.session.executor.store)
+        self._tx, self._is_checked = tx, False
         when = snapshots_from(snapshot)
         self.keeper = None if when is None else Keeper(self.session, when)
 
@@ -135,6 +139,24 @@ class Trainer:
             store.set_params(node, value)
 
     @property
+    def opt_state(self) -> dict[str, Any]:
+        """The optimizers' states, as optax has them, by node; of nodes that one optimizer updates together once, under `all nodes`.
+
+        In synchronous and pipeline mode nodes without a transform of their own are updated together wherever it matters, for example with a
+        global norm. Arrays are read-only copies. Entries of dictionaries, such as hyperparameters, can be assigned, and hold from the next
+        training on, also in a callback of `fit`: `trainer.opt_state["all nodes"].hyperparams["learning_rate"] = 1e-4`. Other
+        changes need an assignment: `trainer.opt_state = states`, where `states` has all or some of the names.
+
+        Raises:
+          ParameterError: If what is assigned is another optimizer's state, or does not fit. Nothing is changed then.
+        """
+        return self._optimizer_state.read()
+
+    @opt_state.setter
+    def opt_state(self, states: Mapping[str, Any]) -> None:
+        self._optimizer_state.write(states)
+
+    @property
     def gradients(self) -> dict[str, tuple[Any, int]]:
         """The gradients that each node has accumulated since its last update: the sum of its gradient rows, and their number."""
         counts, store = self.session.scheduler.updates.counts, self.session.executor.store
@@ -155,6 +177,7 @@ class Trainer:
           DataError: If the folder holds anything else, or is the one in which the program runs.
         """
         session = self.session
+        self._optimizer_state.take_over()
         checkpoint.save(folder, session.executor.store, session.scheduler.updates, session.position)
 
     def restore(self, folder: str | Path) -> None:
@@ -287,6 +310,7 @@ class Trainer:
         """
         if epochs < 1:
             raise SettingsError("fit, `epochs`", "at least 1", f"{epochs}", "Train for one epoch or more.")
+        self._before_training()
         history = history if history is not None else History(settings=dict(label or {}))
         data, held_out = self.session.train_and_valid(train, valid)
         part = None if record is None else "bytes"
@@ -296,7 +320,7 @@ class Trainer:
                 run.trace, run.reporter = trace, reporter
                 try:
                     with recorded(run, record, epochs, place), logged(run, update_log):
-                        await run.run(epochs, [partial(callback, self) for callback in callbacks])
+                        await run.run(epochs, [partial(self._call_back, callback) for callback in callbacks])
                     return history
                 except (HostDiedError, HostUnreachableError) as error:
                     if self.keeper is None or (self._hosted is not None and self._hosted.fleet.is_closed):
@@ -305,11 +329,31 @@ class Trainer:
                     self.restart_hosts()
                     run, place = begin_fit(self.session, self.keeper, data, held_out, history, True, recording=part)
 
-    def evaluate(self, data: Data, *, progress: bool = False) -> dict[str, float]:
+    def _call_back(self, callback: Callback, epoch: Epoch) -> Any:
+        """Calls a callback, whose assignments to `opt_state` hold from then on."""
+        result = callback(self, epoch)
+        self._optimizer_state.take_over()
+        return result
+
+    def _before_training(self) -> None:
+        """Checks, once, that the optimizer can be each node's own; and puts what was assigned to `opt_state` into the states.
+
+        Raises:
+          SettingsError: If the optimizer can't.
+        """
+        if not self._is_checked and self.settings.mode == "async":
+            check_by_node(self.graph, self._tx, self.settings.frozen)
+        self._is_checked = True
+        self._optimizer_state.take_over()
+
+    def evaluate(
+        self, data: Data, *, params: Mapping[str, Any] | None = None, progress: bool = False
+    ) -> dict[str, float]:
         """Computes the mean loss and the metrics over some instances; nothing is trained.
 
         Args:
           data: The instances.
+          params: Parameters by node name to use in place of the trainer's own, for all nodes or some: for example averaged ones.
           progress: Whether to show progress.
 
         Returns:
@@ -318,15 +362,19 @@ class Trainer:
 
         Raises:
           SettingsError: If there is no instance.
+          ParameterError: If a node is unknown, or its parameters do not fit.
           Exception: As `fit_async`.
         """
-        return blocking(self.evaluate_async(data, progress=progress))
+        return blocking(self.evaluate_async(data, params=params, progress=progress))
 
-    async def evaluate_async(self, data: Data, *, progress: bool = False) -> dict[str, float]:
+    async def evaluate_async(
+        self, data: Data, *, params: Mapping[str, Any] | None = None, progress: bool = False
+    ) -> dict[str, float]:
         """Computes the mean loss and the metrics over some instances; see `evaluate`.
 
         Args:
           data: The instances.
+          params: As for `evaluate`.
           progress: Whether to show progress.
 
         Returns:
@@ -337,13 +385,16 @@ class Trainer:
         """
         instances = self.session.instances(data)
         with Reporter(progress) as reporter:
-            return await single_passes.evaluate(self.session, instances, reporter)
+            return await single_passes.evaluate(self.session, instances, reporter, self._checked(params))
 
-    def predict(self, data: Data, *, progress: bool = False) -> dict[str, Predictions]:
+    def predict(
+        self, data: Data, *, params: Mapping[str, Any] | None = None, progress: bool = False
+    ) -> dict[str, Predictions]:
         """Computes the messages that arrive at each sink. Losses are left out, so no labels are needed.
 
         Args:
           data: The instances; of a compiled model without labels, what `compiled.data(instances, labels=False)` gives.
+          params: Parameters by node name to use in place of the trainer's own, for all nodes or some.
           progress: Whether to show progress.
 
         Returns:
@@ -352,15 +403,19 @@ class Trainer:
         Raises:
           GraphError: If the graph has no sink.
           SettingsError: If there is no instance.
+          ParameterError: If a node is unknown, or its parameters do not fit.
           Exception: As `fit_async`.
         """
-        return blocking(self.predict_async(data, progress=progress))
+        return blocking(self.predict_async(data, params=params, progress=progress))
 
-    async def predict_async(self, data: Data, *, progress: bool = False) -> dict[str, Predictions]:
+    async def predict_async(
+        self, data: Data, *, params: Mapping[str, Any] | None = None, progress: bool = False
+    ) -> dict[str, Predictions]:
         """Computes the messages that arrive at each sink; see `predict`.
 
         Args:
           data: The instances.
+          params: As for `predict`.
           progress: Whether to show progress.
 
         Returns:
@@ -371,7 +426,12 @@ class Trainer:
         """
         instances = self.session.instances(data, labels=False)
         with Reporter(progress) as reporter:
-            return await single_passes.predict(self.session, instances, reporter)
+            return await single_passes.predict(self.session, instances, reporter, self._checked(params))
+
+    def _checked(self, params: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Parameters to be used in place of the trainer's own."""
+        store = self.session.executor.store
+        return check_params(store.params, params or {}, store.tables) if params else {}
 
     def accumulate(self, data: Data, *, update: bool = True, trace: Trace | None = None) -> dict[str, float]:
         """Runs training instances forward and backward once, in order; nodes update as the settings say.
@@ -388,7 +448,10 @@ class Trainer:
           SettingsError: If there is no instance.
           Exception: As `fit_async`.
         """
-        return blocking(single_passes.accumulate(self.session, self.session.instances(data), update, trace))
+        instances = self.session.instances(data)
+        if update:
+            self._before_training()
+        return blocking(single_passes.accumulate(self.session, instances, update, trace))
 
     # What has been counted
 

@@ -305,7 +305,9 @@ def test_the_controller_updates_when_a_round_has_ended(every, room):
         assert s.admission.room() == 0
         said = drain(s)
         assert [change for d in said[:-1] for change in d.changes] == []
-        assert said[-1].stage is None and said[-1].changes == [Update("f0", every), Update("f1", every)]
+        assert said[-1].stage is None and said[-1].changes == [
+            Update(name, every, examples=every) for name in ("f0", "f1")
+        ]
     assert_empty(s)
 
 

@@ -62,7 +62,9 @@ class Engine:
     executor: Executor
     seeds: RowSeeds
     loops: list = field(default_factory=list)
-    n_run: Counter = field(default_factory=Counter)  # instances, by whether they were trained on, since `metrics` was called
+    n_run: Counter = field(
+        default_factory=Counter
+    )  # instances, by whether they were trained on, since `metrics` was called
 
     def sources(self, instances, train=True, guard=None):
         ragged = [name for name, node in self.graph.pumps.items() if node.op.type.ragged]

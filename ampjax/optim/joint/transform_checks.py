@@ -61,6 +61,22 @@ def check_init(tx: optax.GradientTransformation, params: Tree, where: str, fix: 
         raise does_not_fit(error, where, fix) from error
 
 
+def draws(tx: optax.GradientTransformation, params: Tree) -> bool:
+    """Tells whether a transform draws random numbers: of those each part of a tree gets others than alone, which is no other meaning.
+
+    Args:
+      tx: An optax transform.
+      params: The parameters, or their shapes.
+    """
+    step = optax.with_extra_args_support(tx)
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
+    try:
+        closed = jax.make_jaxpr(lambda gradient, params: step.update(gradient, tx.init(params), params))(shapes, shapes)
+    except Exception:  # it does not fit all of them together
+        return False
+    return "random_bits" in str(closed) or "threefry" in str(closed)
+
+
 def does_not_fit(error: Exception, where: str, fix: str) -> SettingsError:
     """The error of a transform that does not fit its parameters.
 

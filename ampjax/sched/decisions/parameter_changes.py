@@ -17,7 +17,7 @@ class Update:
     count: int
     mean_staleness: float = 0.0
     version: int = field(default=0, compare=False, repr=False)
-    examples: int = 0
+    examples: int = field(default=0, repr=False)
 
     @property
     def divisor(self) -> int:

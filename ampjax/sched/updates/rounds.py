@@ -58,7 +58,8 @@ class UpdateRounds:
         t.nodes[:, c.INTERVAL] = self._intervals if may_update else c.NEVER
         self._may_update = may_update
         self._n_begun += n
-        self.examples += n
+        if self._every is not None:
+            self.examples += n
 
     def settle(self) -> None:
         """Once all instances have ended, updates every node if they were a full round, and lets replicas meet that have put it off."""
@@ -74,9 +75,17 @@ class UpdateRounds:
         self.flush()
 
     def flush(self) -> None:
-        """Updates every node from what it has accumulated, also one without gradients: as one optimizer's step does. `Scheduler.next` gives the updates."""
-        if self._may_update:
-            self.changes.flush(self._tables.t, np.arange(len(self._tables.t.nodes)), self.examples)
+        """Updates nodes from what they have accumulated, whatever their intervals. `Scheduler.next` gives the updates.
+
+        At the end of a round also those without gradients, as one optimizer's step for all parameters does.
+        """
+        if not self._may_update:
+            return
+        t = self._tables.t
+        if self._every is None:
+            self.changes.flush(t, np.flatnonzero(t.nodes[:, c.COUNT]))
+        else:
+            self.changes.flush(t, np.arange(len(t.nodes)), self.examples)
             self.examples = 0
 
     def end_of_data(self) -> bool:
