@@ -62,7 +62,8 @@ class ParameterStore:
     Of a node whose parameters are a table in host memory (`tables`) all three are trees without arrays. The optimizer state of nodes that are
     updated together is kept once, under the name of their group; leaves that no node reads are among the parameters under the name `UNREAD`.
 
-    It has more than 15 methods, as parameters, optimizer states and accumulators change together: each way in which they do is a method.
+    It has more than 15 methods and twelve attributes, as parameters, optimizer states and accumulators change together: each way in which they
+    do is a method.
 
     Args:
       params: Parameters by node name.

@@ -28,6 +28,10 @@ class Together:
     device: Device
 
 
+NOTHING = Together((), {}, None)
+"""What is updated together in asynchronous training."""
+
+
 class HostedGroups:
     """The optimizer states of groups, and the parameters that no node reads, in the driver's process.
 

@@ -20,7 +20,7 @@ from ampjax.sched.decisions.parameter_changes import ReplicaSync
 from ampjax.sched.decisions.policy import find_policy
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
 from ampjax.train.initial_params import initial_params
-from ampjax.train.optimizers import Optimizers, optimizers_of
+from ampjax.train.optimizers.node_optimizers import Optimizers, optimizers_of
 from ampjax.train.settings import Settings
 
 

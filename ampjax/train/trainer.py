@@ -28,8 +28,8 @@ from ampjax.train import checkpoint
 from ampjax.train.assemble import require_closed, require_transform
 from ampjax.train.history import Epoch, History
 from ampjax.train.initial_params import check_params
-from ampjax.train.optimizer_state import OptimizerState
-from ampjax.train.optimizers import check_by_node
+from ampjax.train.optimizers.node_optimizers import check_by_node
+from ampjax.train.optimizers.optimizer_state import OptimizerState
 from ampjax.train.predictions import Predictions
 from ampjax.train.runs import single_passes
 from ampjax.train.runs.begin_fit import begin_fit

@@ -39,6 +39,14 @@ class Only:
         return {pump: replace(columns, instance=columns.instance + self.i) for pump, columns in batch.items()}
 
 
+def roles(graph):
+    """The parameterised nodes, copies of one node together."""
+    found = {}
+    for name, node in graph.parameterised.items():
+        found.setdefault(node.role, []).append(name)
+    return found.values()
+
+
 @functools.cache
 def by_hand(seed, name):
     """Parameters before each step and after the last one: one instance is a step of all nodes, and both a sum and a mean over it are its gradient."""
@@ -47,9 +55,11 @@ def by_hand(seed, name):
     history = [params]
     for i in range(len(case.data[:STEPS])):
         found, params = reference(case.graph, params, Only(case.instances, i)), dict(params)
-        for node in found.rows:
-            updates, states[node] = tx.update(found.grads[node], states[node], params[node])
-            params[node] = optax.apply_updates(params[node], updates)
+        for nodes in roles(case.graph):
+            grads = jax.tree.map(lambda *copies: sum(copies), *(found.grads[node] for node in nodes))
+            for node in nodes:
+                updates, states[node] = tx.update(grads, states[node], params[node])
+                params[node] = optax.apply_updates(params[node], updates)
         history.append(params)
     return history
 

@@ -36,7 +36,7 @@ from ampjax.plan.passes import Pass
 from ampjax.plan.planner import make_plan
 from ampjax.plan.row_seeds import RowSeeds
 from ampjax.sched.decisions.dispatch import BACKWARD, FORWARD
-from ampjax.sched.decisions.parameter_changes import Update
+from ampjax.sched.decisions.parameter_changes import updates_in
 from ampjax.sched.diagnose.deadlock import waiting
 from ampjax.sched.diagnose.invariants import check
 from ampjax.sched.scheduler import Scheduler
@@ -204,7 +204,7 @@ class Engine:
 
     def updates(self):
         """All updates so far, in order."""
-        return [change for d in self.dispatches for change in d.changes if isinstance(change, Update)]
+        return [update for d in self.dispatches for change in d.changes for update in updates_in(change)]
 
     @property
     def loss(self):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import jax
 
 from ampjax.cluster import HostContext, HostOptions, spawn
 from ampjax.hosts.hosted_executor import HostedExecutor
-from ampjax.hosts.hosted_groups import Together
+from ampjax.hosts.hosted_groups import NOTHING, Together
 from ampjax.hosts.hosts import Hosts, Place
 from ampjax.hosts.starting.connect import Running, connect
 from ampjax.hosts.starting.make_host import BETWEEN_HOSTS, HostProgram
@@ -23,8 +24,8 @@ def start_processes(
     program: HostProgram,
     plan: Plan,
     hosts: Hosts,
-    tables: Mapping[str, SentTable],
-    together: Together,
+    tables: Mapping[str, SentTable] = MappingProxyType({}),
+    together: Together = NOTHING,
 ) -> HostedExecutor:
     """Starts a process for each host.
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from ampjax.cluster import memory_pair
 from ampjax.devices.allreduce import Device
 from ampjax.hosts.hosted_executor import HostedExecutor
-from ampjax.hosts.hosted_groups import Together
+from ampjax.hosts.hosted_groups import NOTHING, Together
 from ampjax.hosts.hosts import DRIVER, Hosts, Place
 from ampjax.hosts.starting.connect import Running, connect
 from ampjax.hosts.starting.make_host import BETWEEN_HOSTS, HostProgram
@@ -22,8 +23,8 @@ def start_threads(
     plan: Plan,
     hosts: Hosts,
     devices: Sequence[Device],
-    tables: Mapping[str, SentTable],
-    together: Together,
+    tables: Mapping[str, SentTable] = MappingProxyType({}),
+    together: Together = NOTHING,
 ) -> HostedExecutor:
     """Starts a thread for each host.
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 from jax.interpreters import partial_eval
 
@@ -83,7 +84,7 @@ def _updates(tx: Any, trees: Sequence[Tree]) -> list[Tree]:
     state = tx.init(params)
     found = []
     for gradient in gradients:
-        updates, state = step.update(gradient, state, params)
+        updates, state = step.update(gradient, state, params, staleness=jnp.float32(0))
         found.append(updates)
     return found
 
