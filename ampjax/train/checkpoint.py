@@ -17,6 +17,7 @@ from ampjax.errors import DataError
 from ampjax.parallel import runner_files
 from ampjax.sched.updates.counters import UpdateCounters
 from ampjax.sparse.table.sharded_table import Table
+from ampjax.train.optimizers.optimizer_state import parts_of
 from ampjax.train.position import Position
 
 
@@ -56,6 +57,7 @@ def save(
       DataError: If the folder holds anything else, or is the one in which the program runs.
     """
     notes = {"updates": updates.state(), "rng": position.rng.bit_generator.state, "virtual_ns": position.virtual_ns}
+    notes["optimizers"] = _optimizers(store)
     notes |= {} if fit is None else {"fit": fit}
     rows = {node: gradients.joined() for node, gradients in store.tables.items()}
     if rows:
@@ -95,6 +97,7 @@ def read(folder: str | Path, store: AnyStore, updates: UpdateCounters, position:
     Raises:
       Exception: As `restore`.
     """
+    _check_optimizers(folder, store)
     like = {node: [table] for node, table in tables_of(store).items()}
     saved = runner_files.load(folder, dict(store.params), _beside(store, _rows_like(folder, store)), like)
     notes = _checked_notes(folder, saved.notes, updates.state(), position.rng)
@@ -119,6 +122,29 @@ def apply(saved: Saved, store: AnyStore, updates: UpdateCounters, position: Posi
     updates.resume(notes["updates"])
     position.rng.bit_generator.state = notes["rng"]
     position.epochs, position.virtual_ns = files.step, notes["virtual_ns"]
+
+
+def _optimizers(store: AnyStore) -> dict[str, str]:
+    """The parts of each optimizer's state, by name."""
+    return {name: parts_of(state) for name, state in store.opt_state.items()}
+
+
+def _check_optimizers(folder: str | Path, store: AnyStore) -> None:
+    """Checks that a checkpoint's optimizers are the trainer's, as far as their states tell.
+
+    Raises:
+      DataError: If not.
+    """
+    notes = runner_files.notes_of(folder)
+    saved = notes.get("optimizers") if isinstance(notes, dict) else None
+    own = _optimizers(store)
+    if not isinstance(saved, dict) or saved == own:
+        return
+    different = [name for name in {**own, **saved} if own.get(name) != saved.get(name)]
+    expected, got = (f"{names[different[0]]}" if different[0] in names else "none" for names in (own, saved))
+    where = f"checkpoint `{folder}`, optimizer of `{different[0]}`"
+    fix = "Make the trainer with the optimizer and mode of the one that saved it; or begin with its parameters alone."
+    raise DataError(where, f"the state {expected:.120}", f"{got:.120}", fix)
 
 
 def _checked_notes(folder: str | Path, notes: Any, like: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:

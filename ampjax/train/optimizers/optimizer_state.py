@@ -29,9 +29,10 @@ class OptimizerState:
         self._leaves: dict[str, list[Any]] = {}
 
     def read(self) -> dict[str, Any]:
-        """The states by name: read-only arrays, in trees in whose dictionaries others may be put."""
+        """The states by name, of nodes that have one: read-only arrays, in trees in whose dictionaries others may be put."""
         self.take_over()
-        found = {name: jax.tree.map(_read_only, tree) for name, tree in self._store.opt_state.items()}
+        states = {name: tree for name, tree in self._store.opt_state.items() if not _is_nothing(tree)}
+        found = {name: jax.tree.map(_read_only, tree) for name, tree in states.items()}
         self._handed_out = found
         self._leaves = {name: jax.tree.leaves(tree) for name, tree in found.items()}
         return dict(found)
@@ -81,6 +82,21 @@ class OptimizerState:
             self._store.restore(self._store.params, {**now, **changed}, self._store.accumulators)
 
 
+def parts_of(state: Any) -> str:
+    """The parts of an optimizer's state in words: `ScaleByAdamState, EmptyState`.
+
+    Args:
+      state: What a transform's `init` gives.
+    """
+    if isinstance(state, tuple) and not hasattr(state, "_fields"):
+        return ", ".join(map(parts_of, state)) or "no state"
+    if isinstance(state, Mapping):
+        return ", ".join(map(parts_of, state.values()))
+    name = type(state).__name__
+    inner = [parts_of(part) for part in state if isinstance(part, tuple)] if hasattr(state, "_fields") else []
+    return f"{name}({', '.join(inner)})" if inner else name
+
+
 def _like(name: str, now: Mapping[str, Any], tree: Any) -> Any:
     """A state with the shapes and dtypes of the one that there is.
 
@@ -101,6 +117,11 @@ def _like(name: str, now: Mapping[str, Any], tree: Any) -> Any:
         if np.shape(one) != np.shape(other):
             raise ParameterError(where, f"an array of shape {np.shape(one)}", f"{np.shape(other)}", "Keep the shapes.")
     return jax.tree.map(lambda one, other: jnp.asarray(other, one.dtype), old, tree)
+
+
+def _is_nothing(state: Any) -> bool:
+    """Whether there is no state, as of a table or of a node that others are updated with."""
+    return isinstance(state, tuple) and not state and type(state) is tuple
 
 
 def _read_only(array: Any) -> np.ndarray:
