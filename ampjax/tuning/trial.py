@@ -176,9 +176,9 @@ class Trial:
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether it has been seen for long enough after it reached the target."""
+        """Whether it has been seen for long enough after it reached the target; one that began there has nothing to show."""
         i = self._reached_at
-        return i is not None and len(self.values) - 1 - i >= CONFIRMED_BY
+        return i == 0 or (i is not None and len(self.values) - 1 - i >= CONFIRMED_BY)
 
     @property
     def falls_back(self) -> bool:
