@@ -36,6 +36,7 @@ from ampjax.frontend.rules import (
     reduction_rules,
     report_rules,
     sequence_rules,
+    take_rules,
     tree_rules,
     while_rules,
 )
@@ -56,7 +57,7 @@ _RULES = {
     "max": reduction_rules.largest,
     "logsumexp": reduction_rules.log_sum_exp,
     "reductions": reduction_rules.several,
-    "take": sequence_rules.take,
+    "take": take_rules.take,
     "switch": branch_rules.switch,
     "switches": joined_choice_rules.switches,
     "look_up": embedding_rules.look_up,

@@ -147,9 +147,8 @@ def _has_static_rule(call: Call) -> bool:
 
 
 def _is_static(value: Value | None) -> bool:
-    while isinstance(value, Elements):
-        value = value.element
-    return isinstance(value, Static | Constant)
+    known = value.innermost if isinstance(value, Elements) else value
+    return isinstance(known, Static | Constant)
 
 
 def _of_params(equation: Equation, values: Sequence[Any], number: int) -> Callable[[Mapping[Leaf, Any]], Any]:
