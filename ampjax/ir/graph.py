@@ -60,6 +60,11 @@ class Graph:
         self.form: ParamsForm | None = None
         self.unread: Mapping[str, Any] = {}
 
+    @property
+    def ends(self) -> bool:
+        """Whether every instance ends for sure: that of a compiled model, whose loops all have a bound, also those that read values."""
+        return self.remake is not None
+
     def __enter__(self) -> Graph:
         self._token = _CURRENT.set(self)
         return self
