@@ -101,7 +101,10 @@ class Scheduler:
           `[n]` int64: their handles, which are used again when they have ended.
         """
         if purpose == "train":
+            goes_on = may_update and not self.rounds.may_update
             self.rounds.begin(len(ids), may_update)
+            if goes_on:
+                self.updates.note_overdue()
         return self.admission.open(np.asarray(ids, np.int64), purpose, grows)
 
     def pump(self, handles: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:

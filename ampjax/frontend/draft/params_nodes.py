@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ampjax.devices.allreduce import average
 from ampjax.errors import GraphError, ParameterError
 from ampjax.frontend.draft.values import Leaf
 from ampjax.ir.graph import Graph
@@ -167,7 +168,7 @@ class ParamsNodes:
           ParameterError: If those of a node are missing, or do not fit.
         """
         unread = nodes.get(UNREAD, {})
-        mean = lambda copies: np.mean(copies, axis=0)
+        mean = lambda copies: np.asarray(average(copies)[0])
         return self._restored(nodes, mean, lambda leaf, value: unread.get(self.leaf_name(leaf), value))
 
     def gradients(self, nodes: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,8 @@ class UpdateCounters:
       rounds: The updates by the controller, with the examples that wait for the next one, and how replicas meet.
 
     Attributes:
-      overdue: The nodes that have enough gradient rows for an update that was taken back, and their versions then. The next gradient brings it.
+      overdue: The nodes that have enough gradient rows for an update that has not come, and their versions then: it was taken back, or these were
+        counted while nodes did not update. The next gradient brings it.
     """
 
     def __init__(self, plan: Plan, table: np.ndarray, rounds: UpdateRounds):
@@ -83,6 +84,7 @@ class UpdateCounters:
             self._table[:, column] = [state[part][name] for name in self._names]
         self._rounds.replicas.resume(state["since"])
         self._rounds.examples = state["examples"]
+        self.note_overdue()
 
     def take_back(self, dispatches: Iterable[Dispatch]) -> None:
         """Uncounts gradients and updates of the latest dispatches, which were never carried out: nodes have counted what they have accumulated.
@@ -110,8 +112,18 @@ class UpdateCounters:
             if node in held:
                 count, mean = held[node]
                 self._table[number, [c.COUNT, c.STALENESS]] = count, round(mean * count)
-                if 0 <= self._table[number, c.INTERVAL] <= count:
-                    self.overdue[node] = int(self._table[number, c.VERSION])
+        self.note_overdue(held)
+
+    def note_overdue(self, nodes: Iterable[str] | None = None) -> None:
+        """Notes which nodes have as many gradient rows as their intervals ask for, so that the next gradient brings an update.
+
+        Args:
+          nodes: Names of nodes; by default all.
+        """
+        for node in self._names if nodes is None else nodes:
+            line = self._table[self._names.index(node)]
+            if 0 <= line[c.INTERVAL] <= line[c.COUNT]:
+                self.overdue[node] = int(line[c.VERSION])
 
     def _column(self, column: int) -> dict[str, int]:
         return dict(zip(self._names, self._table[:, column].tolist(), strict=True))

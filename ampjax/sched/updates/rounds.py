@@ -25,6 +25,7 @@ class UpdateRounds:
       changes: The controller's parameter changes that wait for their workers.
       replicas: Which replicas are averaged when.
       examples: Instances whose gradients have been accumulated since the last update by the controller.
+      may_update: Whether the training instances that were admitted last may change parameters.
     """
 
     def __init__(self, plan: Plan, settings: SchedulerSettings, tables: SchedulerTables):
@@ -35,7 +36,7 @@ class UpdateRounds:
         self._makes_others_wait = bool(self.replicas.flushed_by or settings.joint)
         self.examples = 0
         self._intervals = tables.t.nodes[:, c.INTERVAL].copy()
-        self._n_begun, self._may_update = 0, True
+        self._n_begun, self.may_update = 0, True
 
     @property
     def room(self) -> int:
@@ -56,7 +57,7 @@ class UpdateRounds:
         """
         t = self._tables.t
         t.nodes[:, c.INTERVAL] = self._intervals if may_update else c.NEVER
-        self._may_update = may_update
+        self.may_update = may_update
         self._n_begun += n
         if self._every is not None:
             self.examples += n
@@ -79,7 +80,7 @@ class UpdateRounds:
 
         At the end of a round also those without gradients, as one optimizer's step for all parameters does.
         """
-        if not self._may_update:
+        if not self.may_update:
             return
         t = self._tables.t
         if self._every is None:
