@@ -22,6 +22,7 @@ from ampjax.engine.kernels.shared_kernels import shared
 from ampjax.engine.table_gradients import TableGradients
 from ampjax.engine.touched_rows import TouchedRows
 from ampjax.ir.host_tables import HostTable
+from ampjax.jaxprs.wide_sums import wide
 from ampjax.optim.joint.params_form import UNREAD
 from ampjax.optim.node_update import make_update, trainable
 from ampjax.optim.remedies.discrepancy_correction import params_before
@@ -146,7 +147,7 @@ class ParameterStore:
         """
         device = self._device_of[node]
         floats = trainable(self.params[node])
-        self.accumulators[node] = jax.tree.map(lambda x: zeros(x.shape, x.dtype, device), floats)
+        self.accumulators[node] = jax.tree.map(lambda x: zeros(x.shape, wide(x.dtype), device), floats)
 
     def restore(self, params: Mapping[str, Any], opt_state: Mapping[str, Any], accumulators: Mapping[str, Any]) -> None:
         """Takes copies of every node's parameters, optimizer state and accumulated gradients.
