@@ -11,7 +11,7 @@ import optax
 
 from ampjax.errors import DataError, GraphError, NumericsError
 from ampjax.frontend.combinators.structures import Ragged
-from ampjax.numerics.differences import Difference, Verification, compare, difference_table
+from ampjax.numerics.differences import Difference, Verification, compare, difference_table, wide
 from ampjax.numerics.double_precision import operation_by_operation, widened
 from ampjax.numerics.product_precision import advice_on_rounded_products
 from ampjax.train.preparation import showing_compilations
@@ -113,7 +113,7 @@ def _summed(compiled: Compiled, instances: Sequence[Any], params: Any, reporter:
     function, total = jax.value_and_grad(compiled.loss), None
     with reporter.part("jax.grad", len(instances)) as advance:
         for i in range(len(instances)):
-            one = jax.tree.map(np.asarray, function(params, [instances[i]]))
+            one = jax.tree.map(wide, function(params, [instances[i]]))
             total = one if total is None else jax.tree.map(np.add, total, one)
             advance()
     assert total is not None

@@ -6,7 +6,7 @@ would stop to grow. Where a gradient leaves a function, and on its way from the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -125,7 +125,7 @@ def _widened(jaxpr: Any, n: int) -> set[Any]:
     return widened
 
 
-def _wide_result(equation: Any, env: Mapping[Any, Any]) -> Array:
+def _wide_result(equation: Any, env: dict[Any, Any]) -> Array:
     """What an equation with one result gives, in float32."""
     name, params = equation.primitive.name, dict(equation.params)
     operands = [value_of(v, env) for v in equation.invars]

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ampjax.ir.graph import Graph
-from ampjax.numerics.differences import Verification
+from ampjax.ir.narrow_floats import narrowest_floats
+from ampjax.numerics.differences import Verification, tolerance_for
 from ampjax.numerics.product_precision import advice_on_rounded_products
 from ampjax.testing.engine_run import differences_of, run_engine
 from ampjax.testing.reference import reference, with_tables
@@ -32,7 +33,7 @@ def verify(
     *,
     params: Mapping[str, Any] | None = None,
     schedules: Sequence[Settings] | None = None,
-    tolerance: float = 1e-5,
+    tolerance: float | None = None,
     seed: int = 0,
     oracle: str = "eager",
     quick: bool = False,
@@ -59,7 +60,8 @@ def verify(
       instances: A few instances.
       params: Parameters by node name; nodes that are left out are initialised from the seed.
       schedules: Settings to try; by default one message at a time, coalesced and fused, and two workers with small dispatches.
-      tolerance: Largest difference allowed: max |difference| / max |reference| per leaf.
+      tolerance: Largest difference allowed: max |difference| / max |reference| per leaf. By default 1e-5, or 16 units of rounding of the
+        narrowest floats that nodes compute with: 0.02 where some are float16, 0.1 where some are bfloat16.
       seed: Of the initial parameters.
       oracle: How the reference evaluates bodies: `eager` or `jit`.
       quick: Whether to try only the second of the default schedules, in which kernels are fused and dispatches are full.
@@ -75,6 +77,7 @@ def verify(
     require_closed("verify", graph)
     instances = as_instances(graph, instances, "instances")
     use_compilation_cache()
+    tolerance = tolerance_for(narrowest_floats(graph)) if tolerance is None else tolerance
     start = initial_params(graph, dict(params or {}), seed)
     tried = schedules if schedules is not None else SCHEDULES[1:2] if quick else SCHEDULES
     with Reporter(progress) as reporter:

@@ -158,7 +158,7 @@ class Trainer:
 
     @property
     def gradients(self) -> dict[str, tuple[Any, int]]:
-        """The gradients that each node has accumulated since its last update: the sum of its gradient rows, and their number."""
+        """The gradients that each node has accumulated since its last update: the sum of its gradient rows, in float32 at least, and their number."""
         counts, store = self.session.scheduler.updates.counts, self.session.executor.store
         sums = {**store.accumulators, **{node: own.dense() for node, own in store.tables.items()}}
         return {node: (jax.tree.map(np.asarray, tree), counts[node]) for node, tree in sums.items()}
