@@ -150,9 +150,8 @@ class Compiled:
         columns = Columns(self._leaves, instances, labels)
         for check in self._draft.checks:
             missing_leaves(columns, lambda check=check: check(columns))
-        if columns.missing:
-            require_for_sinks(self.graph, self._draft, columns)
-        return CompiledInstances(self._draft.pumps, self._draft.topologies, columns)
+        pumps = require_for_sinks(self.graph, self._draft, columns) if columns.missing else None
+        return CompiledInstances(self._draft.pumps, self._draft.topologies, columns, pumps)
 
     def params(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
         """Parameters in the structure of the model's own, so that the model can be run with them as it is; for gradients see `gradients`.
