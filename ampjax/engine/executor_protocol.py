@@ -78,6 +78,11 @@ class AnyStore(Protocol):
         """As `ParameterStore.all_params`."""
         ...
 
+    @property
+    def not_finite(self) -> list[str]:
+        """As `ParameterStore.not_finite`."""
+        ...
+
     def set_params(self, node: str, params: Any) -> None:
         """As `ParameterStore.set_params`."""
         ...

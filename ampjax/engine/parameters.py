@@ -361,6 +361,13 @@ class ParameterStore:
         return self.params | {node: own.table.dense() for node, own in self.tables.items()}
 
     @property
+    def not_finite(self) -> list[str]:
+        """The nodes of whose parameters some are not finite; tables in host memory are not looked at."""
+        return [
+            node for node, tree in self.params.items() if not all(map(_is_finite, jax.tree.leaves(trainable(tree))))
+        ]
+
+    @property
     def n_bytes(self) -> dict[str, int]:
         """Bytes on devices."""
         trees = {"params": self.params, "opt_state": self.opt_state, "accumulators": self.accumulators}
@@ -402,6 +409,11 @@ def on_copies(*parts: tuple[dict[Any, Any], Iterable[Any]]) -> Iterator[None]:
 def _copies(tree: Any) -> Any:
     """A tree of arrays, copied where they are."""
     return jax.tree.map(lambda x: copied(x, x.device), tree)
+
+
+def _is_finite(leaf: jax.Array) -> bool:
+    on_host = {device.platform for device in leaf.devices()} == {"cpu"}  # NumPy needs no copy and no compilation
+    return bool(np.isfinite(np.asarray(leaf)).all() if on_host else jnp.isfinite(leaf).all())
 
 
 @shared

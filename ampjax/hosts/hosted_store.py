@@ -75,6 +75,12 @@ class HostedStore:
         """Parameters by node, with copies of all rows of tables."""
         return self.params | {node: own.table.dense() for node, own in self.tables.items()}
 
+    @property
+    def not_finite(self) -> list[str]:
+        """The nodes of whose parameters some are not finite; each host looks at its own."""
+        told = self._fleet.ask(self._fleet.everyone, "not finite")
+        return [node for own, _ in told for node in own]
+
     def send_tables(self) -> None:
         """Gives hosts that have just started the tables of the driver."""
         for table in self.tables.values():

@@ -82,12 +82,14 @@ class History:
     Args:
       epochs: One record per epoch.
       interrupted: True if the run was ended by Ctrl-C.
+      diverged: True if the run was ended since parameters were not finite any more.
       settings: The run's settings, for the record.
       resumed: For each time that the run was resumed from a snapshot: the number of the `epoch`, and how many of its `instances` had ended.
     """
 
     epochs: list[Epoch] = field(default_factory=list)
     interrupted: bool = False
+    diverged: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
     resumed: list[dict[str, int]] = field(default_factory=list)
 
@@ -199,7 +201,8 @@ class History:
     def _remarks(self) -> list[str]:
         """What was out of the ordinary."""
         places = [f"{place['instances']} instances into epoch {place['epoch']}" for place in self.resumed]
-        return [*(["interrupted"] if self.interrupted else []), *(f"resumed {place}" for place in places)]
+        ends = [word for word in ("interrupted", "diverged") if getattr(self, word)]
+        return [*ends, *(f"resumed {place}" for place in places)]
 
 
 SMALLER_IS_BETTER = frozenset(

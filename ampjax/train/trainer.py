@@ -272,6 +272,7 @@ class Trainer:
         record: str | Path | None = None,
         update_log: str | Path | None = None,
         resume: bool = False,
+        stop_on_nan: bool = True,
     ) -> History:
         """Trains for some epochs and validates after each.
 
@@ -292,9 +293,11 @@ class Trainer:
             data that the run began with. In synchronous and pipeline mode and in virtual time (`cost`), the result has the same bits as a
             run with these snapshots that was not killed. In real time an asynchronous run continues with another legal schedule, and its
             recording with it.
+          stop_on_nan: Whether training ends with the epoch after which parameters are not finite any more: nothing that follows would be a
+            number. No snapshot is taken of them.
 
         Returns:
-          The history; shorter, with `interrupted` set, after Ctrl-C or a cancellation.
+          The history; shorter, with `interrupted` set, after Ctrl-C or a cancellation, and with `diverged` set if parameters were lost.
 
         Raises:
           SettingsError: If there is no training instance, `epochs` < 1, there is nothing to resume from, or snapshots depend on a clock
@@ -307,6 +310,10 @@ class Trainer:
           DeadlockError: If messages wait for others that never come.
           LimitError: If a single instance does not fit into the memory limit.
           MessageError: If a message, payload or state function does not fit.
+
+        Warns:
+          RuntimeWarning: Once in a call each: if the training loss or parameters are not finite; in asynchronous mode, if a node has made
+            fewer than two updates in an epoch, or its gradients were more than ten updates late in the mean. It says what to change.
         """
         if epochs < 1:
             raise SettingsError("fit, `epochs`", "at least 1", f"{epochs}", "Train for one epoch or more.")
@@ -317,7 +324,7 @@ class Trainer:
         run, place = begin_fit(self.session, self.keeper, data, held_out, history, resume, recording=part)
         with Reporter(progress) as reporter:
             while True:
-                run.trace, run.reporter = trace, reporter
+                run.trace, run.reporter, run.stop_on_nan = trace, reporter, stop_on_nan
                 try:
                     with recorded(run, record, epochs, place), logged(run, update_log):
                         await run.run(epochs, [partial(self._call_back, callback) for callback in callbacks])
