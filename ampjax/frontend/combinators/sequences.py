@@ -244,7 +244,8 @@ def take(xs: Any, at: Any) -> Any:
 
     Args:
       xs: A sequence, or a pytree of sequences of one length.
-      at: Its number, which follows from the instance alone; negative ones count from the end. It must be there.
+      at: Its number, which follows from the instance alone; negative ones count from the end. It must be there. Of an array whose length is
+        fixed it may be computed.
 
     Returns:
       The element: `[...]` from `[n, ...]`.
@@ -256,6 +257,8 @@ def take(xs: Any, at: Any) -> Any:
     leaves, structure = sequences_of("take", xs)
     if not is_symbolic(leaves):
         n = length_of("take", leaves)
+        if isinstance(at, jax.core.Tracer) and not any(is_rows(leaf) for leaf in leaves):
+            return structure.unflatten([jnp.asarray(leaf)[at] for leaf in leaves])
         if not -n <= int(at) < n:
             if _LEARNS_TYPES.get():
                 return _blank(leaves, structure)

@@ -282,6 +282,20 @@ def test_the_engine_computes_it(model):
     assert_equal((total, grads), (want, compiled.node_params(by_key)))
 
 
+@pytest.mark.parametrize("at", ["each", "computed"])
+def test_arrays_of_a_fixed_length_are_read_by_number_too(at):
+    """Their length is known, so also a computed number may say which row is read."""
+
+    def fixed(p, s):
+        number = lambda j: j if at == "each" else jnp.argmax(p["out"] * j)
+        h = jnp.tanh(s["table"] @ p["cell"]["w"])
+        return amp.sum(amp.map(lambda j: square(p, amp.take(h, number(j)) * amp.take(s["table"], j)), s["next"]))
+
+    one = {"table": np.random.default_rng(0).normal(size=(4, 2)), "next": np.array([3, 0, -4, 3], np.int32)}
+    with jax.enable_x64(True):
+        Compiled64(fixed, parameters(), {"table": "float64[4,2]", "next": "int32[n]"}, [one]).check_gradients()
+
+
 def n_messages(model, spec, instance):
     compiled = amp.compile(model, parameters(np.float32), spec)
     trainer = amp.Trainer(compiled.graph, optax.sgd(0.0), min_update_interval=1 << 40)
