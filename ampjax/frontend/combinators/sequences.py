@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import ShapedArray
+from jax.core import ShapedArray, Tracer
 
 from ampjax.errors import DataError, GraphError
 from ampjax.frontend.combinators.structures import as_sequence, is_rows, stack
@@ -257,7 +257,7 @@ def take(xs: Any, at: Any) -> Any:
     leaves, structure = sequences_of("take", xs)
     if not is_symbolic(leaves):
         n = length_of("take", leaves)
-        if isinstance(at, jax.core.Tracer) and not any(is_rows(leaf) for leaf in leaves):
+        if isinstance(at, Tracer) and not any(is_rows(leaf) for leaf in leaves):
             return structure.unflatten([jnp.asarray(leaf)[at] for leaf in leaves])
         if not -n <= int(at) < n:
             if _LEARNS_TYPES.get():

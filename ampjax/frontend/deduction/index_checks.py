@@ -121,7 +121,7 @@ def check(data: Columns, column: Column, region: Region, least: int | None, n: i
     rows = region.rows(data)
     rows = np.arange(space.n_rows(data)) if rows is None else rows
     own = space.rows_of(data, column.space, np.arange(len(values)))[rows]
-    is_wrong = outside.reshape(len(values), -1).any(axis=1)
+    is_wrong: np.ndarray = outside.reshape(len(values), -1).max(axis=1)
     for at in np.flatnonzero(is_wrong[own])[:1]:
         got = np.extract(outside[own[at]], values[own[at]])[0]
         fix = "Mend the data, or make what it indexes larger. Where it stands for none, choose with `amp.cond`, or clip it before."
