@@ -115,7 +115,7 @@ def test_a_loop_that_may_never_end_is_told_while_it_is_unfolded(monkeypatch):
     monkeypatch.setattr("ampjax.drivers.run.PATIENCE", 50)
     long = amp.Trainer(looping(lambda s: s.t > 120), policy="backward_first")
     with pytest.warns(RuntimeWarning) as told:
-        long.fit([{"x": at(1)}], progress=False)
+        long.accumulate([{"x": at(1)}], update=False)
     for text in {str(one.message) for one in told}:
         assert text.startswith("instance 0 has passed 50 stages one after the other, the last one `step`:")
         assert "a loop that they never leave" in text
@@ -126,7 +126,7 @@ def test_a_loop_that_may_never_end_is_told_while_it_goes_on(monkeypatch):
     graph = choosing(lambda x: (x > 0.01).astype(jnp.int32))
     long = amp.Trainer(graph, params={"step": np.float32(0.9)}, policy="backward_first")
     with pytest.warns(RuntimeWarning) as told:
-        long.fit([{"x": amp.messages(np.ones(1, np.float32), t=0, more=0)}], progress=False)
+        long.accumulate([{"x": amp.messages(np.ones(1, np.float32), t=0, more=0)}], update=False)
     (only,) = (str(one.message) for one in told)
     assert re.match(
         r"no instance has ended during (5\d|6[0-7]) messages, with 1 in flight: does a loop never end\?", only
