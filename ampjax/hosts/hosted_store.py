@@ -20,7 +20,7 @@ from ampjax.sched.decisions.parameter_changes import JointUpdate
 
 
 class HostedStore:
-    """Stands in a `ParameterStore`'s place.
+    """Stands in a `ParameterStore`'s place, and so has more than 15 methods: what that can be asked, this asks the hosts.
 
     Args:
       fleet: The hosts.
