@@ -21,6 +21,7 @@ from ampjax.ir.graph import Graph
 from ampjax.ir.instances import InstanceList, Instances, Messages
 from ampjax.ir.nodes import Node
 from ampjax.ir.ops.payload_nodes import Sink
+from ampjax.optim.joint.params_form import UNREAD
 from ampjax.testing.interpreter import KeyFn, Results, Run, stack_rows
 from ampjax.testing.message_states import StateDict
 from ampjax.testing.oracles import find_oracle
@@ -67,7 +68,7 @@ def reference(
 
     Args:
       graph: A closed graph.
-      params: A pytree per parameterised node, by name.
+      params: A pytree per parameterised node, by name. Those of a compiled model that no node reads are left out.
       instances: A data set, or a sequence of dictionaries as `InstanceList` takes them.
       gradients: False leaves the gradients out.
       keys: PRNG keys for bodies that take one; None gives them `key=None`, as outside training.
@@ -88,6 +89,7 @@ def reference(
       GraphError: If `eager` can't evaluate a body.
       SettingsError: If the oracle is unknown, or `jit` is combined with the oracle `eager`.
     """
+    params = {node: tree for node, tree in params.items() if node != UNREAD}
     _check(graph, params, jit, oracle)
     if not isinstance(instances, Instances):
         ragged = [name for name, node in graph.pumps.items() if node.op.type.ragged]
