@@ -15,6 +15,12 @@ from jax.interpreters import partial_eval
 Path = tuple[int, ...]
 """The place of an equation: the number of an equation, which of its sub-jaxprs, the number of an equation in there, and so on."""
 
+CALLS = ("jit", "pjit", "call", "core_call", "closed_call", "eval_jaxpr")
+"""Primitives that compute what the jaxpr that they call computes, and mean nothing else. JAX has renamed them from version to version."""
+
+REMATERIALIZED = ("remat", "remat2", "checkpoint")
+"""Calls whose values are computed again for the backward pass."""
+
 CALLBACKS = ("debug_callback", "debug_print", "io_callback")
 """Primitives that the host notices. They must run once a step, so a program that only looks for ids leaves them out."""
 

@@ -17,6 +17,7 @@ import numpy as np
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import io_callback
+from support.calls import one_call
 
 V, D = 97, 4
 IDS = jnp.array([[3, 5, 5], [96, 0, 41]])
@@ -250,6 +251,11 @@ def _(p, ids):
 @sparse("a table that jit returns")
 def _(p, ids):
     return end(p, jax.jit(lambda t: (ids + 1, t))(p["T"])[1][ids])
+
+
+@sparse("one call")
+def _(p, ids):
+    return end(p, one_call(lambda t, ids: jnp.sin(t[ids]))(p["T"], ids))
 
 
 @sparse("checkpoint")

@@ -12,9 +12,17 @@ from jax.extend import core as jex
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import COMBINATOR, Call, Traced
-from ampjax.jaxprs.primitives import bind, called, evaluate, inner, line_text, opened, source_function, users_frames
-
-_CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint")
+from ampjax.jaxprs.primitives import (
+    CALLS,
+    bind,
+    called,
+    evaluate,
+    inner,
+    line_text,
+    opened,
+    source_function,
+    users_frames,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,7 +204,7 @@ def _flattened(jaxpr: Any, operands: Mapping[Any, Atom], place: Place) -> tuple[
 
     for source in jaxpr.eqns:
         inputs = tuple(read(atom) for atom in source.invars)
-        if source.primitive.name in _CALLS:
+        if source.primitive.name in CALLS:
             body, constants = opened(called(source))
             given = dict(zip([*body.constvars, *body.invars], [*map(Known, constants), *inputs], strict=True))
             inside, results = _flattened(body, given, place.within(source))

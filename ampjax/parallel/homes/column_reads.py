@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ampjax.jaxprs.primitives import called, opened
+from ampjax.jaxprs.primitives import CALLS, REMATERIALIZED, called, opened
 from ampjax.parallel.homes.row_homes import WHOLE, Reading
 from ampjax.sparse.rewrite.pulled_step import SparseProgram
 from ampjax.sparse.table.table_settings import DTYPES
@@ -21,8 +21,6 @@ from ampjax.sparse.table.table_settings import DTYPES
 Tree = Any
 Use = tuple[np.dtype, int, int]
 """The dtype in which some columns are used, the first of these columns, and the one after the last."""
-
-_CALLS = ("jit", "pjit", "closed_call", "remat", "checkpoint")
 
 
 class Readings:
@@ -124,7 +122,7 @@ def _first_uses(jaxpr: Any, var: Any, part: _Part, outside: Outside) -> set[Use]
 
 def _uses_by(eqn: Any, place: int, jaxpr: Any, part: _Part, outside: Outside) -> set[Use]:
     """How one equation uses one of its operands."""
-    if eqn.primitive.name in _CALLS:
+    if eqn.primitive.name in (*CALLS, *REMATERIALIZED):
         inner, _ = opened(called(eqn))
 
         def handed_out(number: int, part: _Part) -> set[Use]:

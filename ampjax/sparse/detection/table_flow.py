@@ -86,7 +86,7 @@ class TableFlow:
         return origins_of_rows(value) | origins_of_choice(value)
 
     def _step(self, eqn: Any, ins: list[Value], place: Place) -> list[Value]:
-        rule = _RULES.get(eqn.primitive)
+        rule = _RULES.get(eqn.primitive.name)
         if rule is not None:
             return rule(self, eqn, ins, dataclasses.replace(place, line=place.line_of(eqn)))
         if eqn.primitive.name in primitives.DRAWS:
@@ -221,13 +221,11 @@ _BROKEN = {
 
 Rule = Callable[[TableFlow, Any, list[Value], Place], list[Value]]
 
-_RULES: dict[Any, Rule] = {
-    prim.jit_p: TableFlow._call,
-    prim.closed_call_p: TableFlow._call,
-    prim.remat_p: TableFlow._call,
-    prim.custom_jvp_call_p: TableFlow._custom_jvp,
-    prim.custom_vjp_call_p: TableFlow._custom_vjp,
-    prim.cond_p: TableFlow._cond,
-    prim.scan_p: TableFlow._scan,
-    prim.while_p: TableFlow._while,
+_RULES: dict[str, Rule] = {
+    **dict.fromkeys((*primitives.CALLS, *primitives.REMATERIALIZED), TableFlow._call),
+    "custom_jvp_call": TableFlow._custom_jvp,
+    "custom_vjp_call": TableFlow._custom_vjp,
+    "cond": TableFlow._cond,
+    "scan": TableFlow._scan,
+    "while": TableFlow._while,
 }

@@ -73,7 +73,7 @@ class RowInterpreter:
 
     def _step(self, eqn: Any, ins: list[Any], known: Positions, path: Path) -> tuple[list[Any], FoundIds]:
         touched = any(isinstance(v, View) for v in ins)
-        rule = control_flow.RULES.get(eqn.primitive)
+        rule = control_flow.RULES.get(eqn.primitive.name)
         if rule is not None and (touched or (self.collecting and eqn.effects)):
             inside = {site: known[site] for site in self.below(path) if site in known}
             return rule(self, eqn, ins, inside, path)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.calls import one_call
 
 import ampjax as amp
 from ampjax.errors import DataError, GraphError, NumericsError
@@ -29,6 +30,14 @@ def test_a_model_that_is_compiled_right():
         "The engine agrees with jax.grad of `model`, operation by operation in float64, in the loss and 3 gradients of 3 instances:"
     )
     assert any(line.split()[:2] == ["cell", "['w']"] for line in rest) and verdict.not_looked_at
+
+
+@pytest.mark.parametrize("way", [jax.jit, one_call])
+def test_a_model_with_a_combinator_in_a_call(way):
+    def called(p, s):
+        return way(lambda p, words, y: model(p, {"words": words, "y": y}) * y)(p, s["words"], s["y"])
+
+    assert amp.compile(called, PARAMS, SPEC).verify(EXAMPLES, progress=False)
 
 
 def test_other_parameters_and_a_model_that_names_its_dtype():
