@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from ampjax.devices.mapped import mapped
 from ampjax.errors import ParameterError, SettingsError
 
 Tree = Any
@@ -73,8 +74,7 @@ def all_reduce_sum(trees: Sequence[Tree], devices: Sequence[Device]) -> list[Tre
     """Sums n pytrees on n devices; each device gets the sum.
 
     Trees that share a device are summed there first; then one collective runs over the distinct devices. Collectives are issued one at a
-    time, so that all devices see them in the same order. It uses `jax.pmap` and `jax.lax.psum`; `pmap` is in maintenance mode, and its
-    successor `shard_map` could replace it here.
+    time, so that all devices see them in the same order.
 
     Args:
       trees: n >= 1 pytrees of equal structure, shapes and dtypes (`average` checks that), of arrays that add up.
@@ -117,7 +117,7 @@ def issue_collective(program: Callable[..., Tree], *args: Any, token: Callable[[
     Programs are issued one at a time, so that all devices see them in one order.
 
     Args:
-      program: A pmapped function, compiled or not.
+      program: A mapped function, compiled or not.
       *args: Its arguments.
       token: From the program's results to an array that tells when it has ended. It is held until then: it must not be donated.
 
@@ -134,8 +134,8 @@ def issue_collective(program: Callable[..., Tree], *args: Any, token: Callable[[
 
 @functools.lru_cache(maxsize=64)
 def _psum(devices: tuple[Device, ...]) -> Callable[[Tree], Tree]:
-    """One pmapped function for each tuple of devices: it holds the compilations, so it must not be made anew."""
-    return jax.pmap(lambda tree: jax.lax.psum(tree, _AXIS), axis_name=_AXIS, devices=devices)
+    """One mapped function for each tuple of devices: it holds the compilations, so it must not be made anew."""
+    return mapped(lambda tree: jax.lax.psum(tree, _AXIS), devices, _AXIS)
 
 
 @jax.jit

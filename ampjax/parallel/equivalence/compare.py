@@ -20,6 +20,7 @@ import numpy as np
 
 from ampjax.devices.allreduce import issue_collective
 from ampjax.devices.loss_collectives import AXIS
+from ampjax.devices.mapped import mapped
 from ampjax.devices.per_replica import Device, spread, spread_inputs
 from ampjax.devices.random_keys import is_key
 from ampjax.errors import EquivalenceError
@@ -216,7 +217,7 @@ class _Losses:
 
 
 def _mapped(program: SplitLoss, devices: Sequence[Device], axis: str | None) -> Callable[..., Any]:
-    """The loss alone: `(dense_params, rows, inverse, batch, relative, absolute) -> loss`, pmapped; on one device, if none are given."""
+    """The loss alone: `(dense_params, rows, inverse, batch, relative, absolute) -> loss`, mapped; on one device, if none are given."""
 
     def loss(dense: Tree, rows: Any, inverse: Any, batch: Tree, relative: Any, absolute: Any) -> jax.Array:
         dense, rows = jax.tree.map(lambda leaf: _moved(leaf, relative, absolute), (dense, rows))
@@ -227,7 +228,7 @@ def _mapped(program: SplitLoss, devices: Sequence[Device], axis: str | None) -> 
     in_axes = (0, 0, 0, 0, None, None)
     if devices[0] is None:
         return jax.jit(jax.vmap(loss, in_axes=in_axes, axis_name=axis))
-    return jax.pmap(loss, devices=list(devices), in_axes=in_axes, axis_name=axis)
+    return mapped(loss, devices, axis, in_axes=in_axes)
 
 
 def _run(program: Callable[..., Any], *args: Any) -> Any:

@@ -94,7 +94,7 @@ class DenseStep:
         }
 
     def program(self, keep: bool = False) -> Any:
-        """The pmapped step.
+        """The mapped step.
 
         Args:
           keep: Whether its result holds the gradients.
@@ -236,7 +236,7 @@ class SparseStep(HomedStep):
         return mapped_gradients(self.loss, self.has_aux, self.devices, self.reduction)
 
     def program(self, keep: bool = False) -> Any:
-        """The pmapped forward and backward pass, which always gives gradients.
+        """The mapped forward and backward pass, which always gives gradients.
 
         Args:
           keep: Not used.
