@@ -196,7 +196,7 @@ _SWITCHES = (
 
 def _instance(name: str, value: Any, kind: Any) -> None:
     if not isinstance(value, kind):
-        wanted = getattr(kind, "__name__", "Checkpoints or None")
+        wanted = kind.__name__ if isinstance(kind, type) else "Checkpoints or None"
         raise SettingsError(f"setting `{name}`", f"a {wanted}", f"{value!r}", "Change the setting.")
 
 
