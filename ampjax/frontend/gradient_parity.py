@@ -11,6 +11,7 @@ import optax
 
 from ampjax.errors import DataError, GraphError, NumericsError
 from ampjax.frontend.combinators.structures import Ragged
+from ampjax.numerics.array_writes import advice_on_moved_rows
 from ampjax.numerics.differences import Difference, Verification, compare, difference_table, wide
 from ampjax.numerics.double_precision import operation_by_operation, widened
 from ampjax.numerics.product_precision import advice_on_rounded_products
@@ -79,7 +80,8 @@ def _verdict(name: str, n: int, how: str, differences: Sequence[Difference], tol
             f"verify, {_part(key)}{path}",
             f"what `jax.grad` of `{name}`, {how}, gives for {counted(n, 'instance')}, to {tolerance:.0e}",
             f"a difference of {worst:.1e}",
-            f"{advice_on_rounded_products()} {ours}".strip() + f" All differences:\n{table}",
+            " ".join(filter(None, (advice_on_rounded_products(), advice_on_moved_rows(), ours)))
+            + f" All differences:\n{table}",
         )
     seen = f"the loss and {counted(len(differences) - 1, 'gradient')} of {counted(n, 'instance')}"
     report = [

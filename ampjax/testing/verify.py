@@ -7,6 +7,7 @@ from typing import Any
 
 from ampjax.ir.graph import Graph
 from ampjax.ir.narrow_floats import narrowest_floats
+from ampjax.numerics.array_writes import advice_on_moved_rows
 from ampjax.numerics.differences import Verification, tolerance_for
 from ampjax.numerics.product_precision import advice_on_rounded_products
 from ampjax.testing.engine_run import differences_of, run_engine
@@ -88,8 +89,7 @@ def verify(
     worst = max(value for parts in differences for part in parts.values() for *_, value in part)
     verdict = "agrees with" if worst <= tolerance else "differs from"
     drawing = random_nodes(graph)
-    reasons = (_draws(drawing) if drawing else "", advice_on_rounded_products())
-    why = "".join(f" {reason}" for reason in reasons if reason and not worst <= tolerance)
+    why = "" if worst <= tolerance else _explanations(drawing)
     how = "evaluated operation by operation in float64" if oracle == "eager" else "with compiled bodies"
     unseen = not_looked_at(graph, tried, wanted, oracle, max(run.largest for run in runs))
     report = [
@@ -99,6 +99,12 @@ def verify(
         *(f"  {line}" for line in unseen),
     ]
     return Verification(worst <= tolerance, worst, "\n".join(report), unseen)
+
+
+def _explanations(drawing: Sequence[str]) -> str:
+    """What may explain a difference, each sentence after a blank."""
+    reasons = (_draws(drawing) if drawing else "", advice_on_rounded_products(), advice_on_moved_rows())
+    return "".join(f" {reason}" for reason in reasons if reason)
 
 
 def _draws(nodes: Sequence[str]) -> str:
