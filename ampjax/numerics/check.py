@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from importlib.metadata import version
 from typing import Any
 
 import jax
-import jaxlib
 
 from ampjax.errors import NumericsError, NumericsWarning
 from ampjax.numerics.array_writes import INSTEAD, SLOW, slowness_of_writes, wrongly_moved
@@ -54,7 +54,7 @@ def moved_rows_are_wrong(where: str) -> NumericsError | None:
     wrong = wrongly_moved()
     if not wrong:
         return None
-    got = f"other numbers for {' and '.join(f'`{text}`' for text in wrong)} in jaxlib {jaxlib.__version__}, as plain JAX computes it, too"
+    got = f"other numbers for {' and '.join(f'`{text}`' for text in wrong)} in jaxlib {version('jaxlib')}, as plain JAX computes it, too"
     return NumericsError(where, "XLA's kernels on this CPU to agree with NumPy", got, INSTEAD)
 
 
@@ -65,7 +65,7 @@ def _writes_are_slow(where: str) -> NumericsError | None:
         return None
     wanted = "a loop's writes into an array of four megabytes to take as long as into one of four kilobytes"
     fix = "Install another version of jaxlib."
-    return NumericsError(where, wanted, f"{times:,.0f} times as long in jaxlib {jaxlib.__version__}", fix)
+    return NumericsError(where, wanted, f"{times:,.0f} times as long in jaxlib {version('jaxlib')}", fix)
 
 
 def warn_of_wrong_numbers(where: str, devices: Iterable[Any]) -> None:
