@@ -263,6 +263,7 @@ class Compiled:
 
         Raises:
           DataError: If there is no instance, or they are what `data` has made of them.
+          Exception: Whatever the model raises, as for a key that is not there: nothing is compared with the spec.
         """
         _require_some("loss", instances)
         losses = [self._model(params, instance) for instance in instances]
@@ -288,7 +289,8 @@ def compile(model: Model, params: Mapping[str, Any], spec: Any, *, copies: int =
       The graph, and what makes data for it.
 
     Raises:
-      GraphError: If the model has something that can't be expressed, named with the user's line; or there is no copy.
+      GraphError: If the parameters are no dictionary, the spec has a leaf that is no type, or there is no copy; or if the model has
+        something that can't be expressed, named with the user's line.
     """
     if not isinstance(params, Mapping):
         raise GraphError(
