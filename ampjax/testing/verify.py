@@ -103,7 +103,7 @@ def verify(
 
 def _explanations(drawing: Sequence[str]) -> str:
     """What may explain a difference, each sentence after a blank."""
-    reasons = (_draws(drawing) if drawing else "", advice_on_rounded_products(), advice_on_moved_rows())
+    reasons = _draws(drawing) if drawing else advice_on_moved_rows(), advice_on_rounded_products()
     return "".join(f" {reason}" for reason in reasons if reason)
 
 
