@@ -25,6 +25,7 @@ from ampjax.errors import DataError, TableError
 from ampjax.optim.row_rule import RowRule
 from ampjax.optim.split_rows import split_rows
 from ampjax.parallel.config.leaf_paths import by_path, names
+from ampjax.parallel.planning.saved_tables import SavedTables
 from ampjax.sparse.detection.row_axes import LEADING, from_table, table_shape, to_table
 from ampjax.sparse.table import leftovers, table_files
 from ampjax.sparse.table.sharded_table import Table
@@ -155,6 +156,25 @@ def steps(folder: str | Path, params: Tree) -> int:
     wanted = {path: list(table_shape(shape, axes.get(path, LEADING))) for path, shape in wanted.items()}
     _check(folder, "parameters", sorted(wanted.items()), sorted(shapes.items()))
     return facts["step"]
+
+
+def tables_of(folder: str | Path) -> SavedTables:
+    """The variables that are tables in a checkpoint; nothing else is read.
+
+    Args:
+      folder: What `save` wrote.
+
+    Returns:
+      The tables, with the axes along which their rows are counted.
+
+    Raises:
+      SettingsError: If the folder is no path.
+      TableError: If there is no manifest, or it was altered.
+    """
+    folder = _whole_one(folder)
+    facts = _facts(folder)
+    axes = {path: tuple(facts["axes"].get(path, LEADING)) for path in facts["tables"]}
+    return SavedTables(f"`{folder}`", axes)
 
 
 def whole(folder: str | Path, params: Tree, tx: optax.GradientTransformation) -> tuple[Tree, Tree]:

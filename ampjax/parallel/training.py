@@ -14,16 +14,18 @@ from typing import Any
 import jax
 import numpy as np
 
-from ampjax.errors import AmpError, EquivalenceWarning, HostError, ServerError, SettingsError
+from ampjax.errors import AmpError, DataError, EquivalenceWarning, HostError, ServerError, SettingsError
 from ampjax.optim.staleness_state import keep_staleness_if_used
+from ampjax.parallel import runner_files
 from ampjax.parallel.config.partitioner import Group, Partitioner
 from ampjax.parallel.config.trainable_params import checked_params
 from ampjax.parallel.equivalence.compare import Equivalence, check_equivalence
 from ampjax.parallel.planning.build_runner import RunnerSetup, build_step
 from ampjax.parallel.planning.search_timing import Searches
-from ampjax.parallel.planning.variable_plan import plan_variables
+from ampjax.parallel.planning.variable_plan import plan_again, plan_variables
 from ampjax.parallel.report import StepTotals
 from ampjax.parallel.runner_checkpoints import RunnerCheckpoints
+from ampjax.parallel.runner_files import Saved
 from ampjax.parallel.runner_model import BuiltModel, InitialModel
 from ampjax.parallel.steps.asynchronous_steps import AsyncStep
 from ampjax.parallel.steps.step_outcome import Metrics, fetched
@@ -103,20 +105,22 @@ class Training:
 
     def _built(self, initial: InitialModel, parts: Sequence[Tree]) -> BuiltModel:
         setup, first = self.setup, initial.first
-        plan = plan_variables(setup.loss_fn, first, parts, setup.resources, setup.config, self._partitioners)
-        model = BuiltModel(setup, plan, build_step(setup, plan, first, parts))
+        tables = None if initial.checkpoint is None else runner_files.tables_of(initial.checkpoint)
+        plan = plan_variables(setup.loss_fn, first, parts, setup.resources, setup.config, self._partitioners, tables)
+        model = BuiltModel(setup, plan, build_step(setup, plan, first))
         saved = None if initial.checkpoint is None else model.restore(initial.checkpoint)
         equivalence = check_equivalence(setup, plan, model.step, parts)
         if equivalence.errors and setup.config.check_equivalence == "error":
             raise equivalence.errors[0]
         self.equivalence, self.steps = equivalence, self.steps if saved is None else saved.step
-        if setup.config.search_partitions and plan.groups:
-            self.searches = self._begin_searches(model, None if saved is None else saved.notes)
+        self.searches = self._begin_searches(model, None if saved is None else saved.notes)
         return model
 
-    def _begin_searches(self, model: BuiltModel, notes: Mapping[str, Any] | None) -> Searches:
-        """The searches, without those that an earlier run ended on as many machines: their results are put to use."""
+    def _begin_searches(self, model: BuiltModel, notes: Mapping[str, Any] | None) -> Searches | None:
+        """The searches, without those that an earlier run ended on as many machines: their results are put to use. None if none is wanted."""
         groups: Sequence[Group] = model.plan.groups
+        if not (self.setup.config.search_partitions and groups):
+            return None
         searches = Searches(groups, len(self.setup.resources.machines), self.setup.config.sample, notes)
         chosen = {result.label: result.partitions for result in searches.results}
         for group in groups:
@@ -243,11 +247,34 @@ class Training:
         Raises:
           AmpError: As `Runner.restore`.
         """
-        restored = self.model.restore(path)
+        restored = self._with_tables_of(path) or self.model.restore(path)
         self.steps = restored if isinstance(restored, int) else restored.step
         self.checkpoints.claim()
         if self.recoverer is not None:
             self.recoverer.begin_at(Path(path))
+
+    def _with_tables_of(self, path: str | Path) -> Saved | None:
+        """Goes on from a checkpoint of this model in which other variables are tables; None if it is no such checkpoint.
+
+        Raises:
+          AmpError: If it is damaged, or the user has chosen which variables are tables. Then nothing has changed.
+        """
+        old, setup = self.model, self.setup
+        if isinstance(old, InitialModel) or (tables := runner_files.tables_of(path)).axes == old.plan.program.axes:
+            return None
+        first = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), old.plan.program.params)
+        try:
+            runner_files.steps(path, first)
+        except DataError:
+            return None  # of another model: who reads it says so
+        plan = plan_again(old.plan, setup.resources, setup.config, self._partitioners, tables)
+        runner_files.whole(path, first, setup.tx)  # before anything is replaced
+        if setup.group is not None:
+            setup.group.end()  # workers have the old program
+        model = BuiltModel(setup, plan, build_step(setup, plan, first))
+        saved = model.restore(path)
+        self.model, self.searches = model, self._begin_searches(model, saved.notes)
+        return saved
 
     # ---- lost processes ----------------------------------------------------------------------------------------------
 

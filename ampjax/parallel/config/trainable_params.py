@@ -36,7 +36,7 @@ def checked_params(params: Tree) -> Tree:
                 f"parameter `{path}`",
                 "floats or complex numbers, which have a gradient",
                 str(dtype),
-                "Close over it in the loss function (of a flax module, `nnx.split` parts it off), or pass it in the batch.",
+                "Close over it in the loss function (of a module, `nnx.split` or `equinox.partition` parts it off), or pass it in the batch.",
             )
         wide = np.result_type(dtype, np.float32)  # NumPy does not know all of JAX's short floats
         if not bool(np.isfinite(np.asarray(leaf, wide)).all()):

@@ -221,7 +221,7 @@ def _mapped(program: SplitLoss, devices: Sequence[Device], axis: str | None) -> 
 
     def loss(dense: Tree, rows: Any, inverse: Any, batch: Tree, relative: Any, absolute: Any) -> jax.Array:
         dense, rows = jax.tree.map(lambda leaf: _moved(leaf, relative, absolute), (dense, rows))
-        leaves = jax.tree.leaves(dense, is_leaf=lambda leaf: leaf is None)
+        leaves = program.traced.params_tree.flatten_up_to(dense)
         out = program.loss([*leaves, *jax.tree.leaves(batch)], rows, inverse)
         return out[0] if program.traced.has_aux else out
 

@@ -67,14 +67,13 @@ class RunnerSetup:
     group: ProcessGroup | None = None
 
 
-def build_step(setup: RunnerSetup, plan: VariablePlan, params: Tree, parts: Sequence[Tree]) -> Step:
+def build_step(setup: RunnerSetup, plan: VariablePlan, params: Tree) -> Step:
     """Makes the step of a planned model, with its parameters in their homes.
 
     Args:
       setup: What it is trained with.
       plan: What becomes of each variable.
       params: The first parameters.
-      parts: By replica its part of the first batch.
 
     Returns:
       The step.

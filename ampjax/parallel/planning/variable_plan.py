@@ -5,6 +5,7 @@ Looks at the loss function and one batch; makes no table and no step.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,14 +15,16 @@ import jax
 from ampjax.cluster.hosts.resources import RemoteDevice, Resources
 from ampjax.devices.loss_collectives import AXIS
 from ampjax.devices.memory_budget import device_bytes
-from ampjax.errors import SettingsError
+from ampjax.errors import ParameterError, SettingsError
 from ampjax.parallel.config.config import ParallaxConfig
 from ampjax.parallel.config.leaf_paths import matches, names
 from ampjax.parallel.config.partitioner import Group, Partitioner, group_variables
 from ampjax.parallel.homes.placement import place_variables
+from ampjax.parallel.planning.saved_tables import AS_SAVED, SavedTables
 from ampjax.parallel.steps import batch_rows
 from ampjax.parallel.steps.step_programs import LossFn
 from ampjax.sparse.detection.detect import Analysis, Variable, find_sparse
+from ampjax.sparse.detection.loss_jaxpr import MappedAxes, abstract, signature
 from ampjax.sparse.rewrite.pulled_step import SparseProgram, rewrite
 from ampjax.sparse.table.table_or_dense import TableOrDense, table_or_dense
 
@@ -76,6 +79,7 @@ def plan_variables(
     resources: Resources,
     config: ParallaxConfig,
     partitioners: Sequence[Partitioner],
+    saved: SavedTables | None = None,
 ) -> VariablePlan:
     """Plans a model.
 
@@ -86,40 +90,109 @@ def plan_variables(
       resources: The machines.
       config: The settings.
       partitioners: The user's partitioners.
+      saved: The tables of the checkpoint from which the run goes on; None for a new run, in which alpha decides.
 
     Returns:
       What becomes of each variable.
 
     Raises:
       ParameterError: If parameters don't fit the loss function.
-      DataError: If the batch is nothing that JAX takes.
-      SettingsError: If the loss is no scalar, a partitioner or a pattern of what stays dense fits nothing, or a `Weighted` shall be summed.
+      DataError: If the batch is nothing that JAX takes, or a saved table is not read row by row.
+      SettingsError: If the loss is no scalar, a partitioner or a pattern of what stays dense fits nothing, a `Weighted` shall be summed, or
+        a setting contradicts the checkpoint.
     """
     mapped = ((AXIS, len(parts)),) if config.sync else ()  # without a barrier each replica steps alone
-    analysis = find_sparse(loss_fn, params, parts[0], mapped=mapped)
+    analysis = _find_sparse(loss_fn, params, parts[0], mapped)
     text = names(params)
     _check_patterns(config.keep_dense, text)
     sparse = {v.path: v.axes for v in analysis if v.sparse and _may_be_table(v, text, config)}
     program = rewrite(loss_fn, params, parts[0], sparse, mapped)
-    traced = program.split_loss(parts[0]).traced
-    _check_reductions(traced.is_weighted, config)
+    _check_reductions(program.split_loss(parts[0]).traced.is_weighted, config)
     alpha = measure_alpha(program, params, parts)
-    is_hybrid = config.run_option == "hybrid"
-    homes = _homes(analysis, alpha, resources, config) if is_hybrid else {}
-    tables = {path: axes for path, axes in sparse.items() if not is_hybrid or homes[path].is_table}
-    program = program if tables == sparse else rewrite(loss_fn, params, parts[0], tables, mapped)
+    return _plan(analysis, program, alpha, resources, config, partitioners, saved)
+
+
+def plan_again(
+    plan: VariablePlan,
+    resources: Resources,
+    config: ParallaxConfig,
+    partitioners: Sequence[Partitioner],
+    saved: SavedTables,
+) -> VariablePlan:
+    """Plans the same model again, with the tables of a checkpoint.
+
+    Args:
+      plan: The present plan.
+      resources: The machines.
+      config: The settings.
+      partitioners: The user's partitioners.
+      saved: The tables of the checkpoint from which the run goes on.
+
+    Returns:
+      What becomes of each variable.
+
+    Raises:
+      DataError: As `plan_variables`.
+      SettingsError: As `plan_variables`.
+    """
+    return _plan(plan.analysis, plan.program, plan.alpha, resources, config, partitioners, saved)
+
+
+def _plan(
+    analysis: Analysis,
+    program: SparseProgram,
+    alpha: Mapping[str, float],
+    resources: Resources,
+    config: ParallaxConfig,
+    partitioners: Sequence[Partitioner],
+    saved: SavedTables | None,
+) -> VariablePlan:
+    """Chooses which of the variables that have an alpha are tables, and where all of them live."""
+    text = names(program.params)
+    homes = _homes(analysis, alpha, resources, config) if config.run_option == "hybrid" else {}
+    if saved is not None:
+        saved.require_allowed(config, alpha, text)
+        tables = saved.axes
+    else:
+        tables = {path: analysis[path].axes for path in alpha if path not in homes or homes[path].is_table}
+    program = _on_rows_of(program, tables, saved, text)
     groups = _groups(partitioners, {path: program.tables[path].shape[0] for path in tables}, text)
     partitions = {path: _start(group, resources, config) for group in groups for path in group.paths}
     return VariablePlan(
         analysis=analysis,
         program=program,
-        has_aux=traced.has_aux,
+        has_aux=program.split_loss(program.batch).traced.has_aux,
         alpha=alpha,
-        choice={v.path: _choice(v, tables, homes, config) for v in analysis},
+        choice={v.path: _choice(v, tables, homes, config, saved is not None) for v in analysis},
         groups=groups,
         partitions=partitions,
         servers=_servers(analysis, program, partitions, resources, config),
     )
+
+
+def _on_rows_of(
+    program: SparseProgram, tables: Mapping[str, tuple[int, ...]], saved: SavedTables | None, text: Mapping[str, str]
+) -> SparseProgram:
+    """The loss on pulled rows of other tables."""
+    if tables == program.axes:
+        return program
+    try:
+        return rewrite(program.loss_fn, program.params, program.batch, tables, program.mapped)
+    except ParameterError as error:
+        if saved is None:
+            raise
+        path = next(path for path in tables if f"`{path}`" in error.where or f"`{path}`" in error.got)
+        raise saved.foreign(text.get(path, path), error.got) from error
+
+
+def _find_sparse(loss_fn: LossFn, params: Tree, part: Tree, mapped: MappedAxes) -> Analysis:
+    """`find_sparse`, as if each feature had ids: a batch in which one has none must not decide what its table is."""
+    shapes = abstract(part)
+    with_ids = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct([n or 1 for n in leaf.shape], leaf.dtype), shapes)
+    if signature(with_ids) != signature(shapes):
+        with contextlib.suppress(Exception):  # whatever the user's program raises for sizes that it was not given
+            return find_sparse(loss_fn, params, with_ids, mapped=mapped)
+    return find_sparse(loss_fn, params, part, mapped=mapped)
 
 
 def _may_be_table(variable: Variable, text: Mapping[str, str], config: ParallaxConfig) -> bool:
@@ -197,13 +270,20 @@ def _homes(
 
 
 def _choice(
-    variable: Variable, tables: Collection[str], homes: Mapping[str, TableOrDense], config: ParallaxConfig
+    variable: Variable,
+    tables: Collection[str],
+    homes: Mapping[str, TableOrDense],
+    config: ParallaxConfig,
+    is_continued: bool,
 ) -> str:
     path = variable.path
-    if path in tables:
-        too_large = f": {homes[path].why}" if path in homes and homes[path].is_too_large else ""
-        return "table on every machine" if config.run_option == "ar" else f"table at servers{too_large}"
     home = "server" if config.dense_at_servers else "allreduce"
+    if path in tables:
+        home = "table on every machine" if config.run_option == "ar" else "table at servers"
+    if is_continued and path in homes and homes[path].is_table != (path in tables):
+        return f"{home}: {AS_SAVED}"
+    if path in tables:
+        return f"{home}: {homes[path].why}" if path in homes and homes[path].is_too_large else home
     if variable.sparse and _is_double(variable):
         return f"{home}: tables hold no rows of {variable.dtype}"
     return f"{home}: {homes[path].why}" if path in homes else home

@@ -152,13 +152,13 @@ def analyse(traced: TracedLoss, min_rows: int, known: Mapping[str, Axes] | None 
     Args:
       traced: The loss function.
       min_rows: A leaf with fewer rows is dense.
-      known: By path the axes along which rows must be counted.
+      known: By path the axes along which rows must be counted; such a leaf is sparse even if no row of it is read.
 
     Returns:
       One entry for each leaf, in their order.
     """
-    search = _Search(traced, max(min_rows, 2))
-    search.run(known or {})
+    search = _Search(traced, max(min_rows, 2), known or {})
+    search.run()
     return tuple(
         Variable(leaf.path, leaf.shape, leaf.dtype, i in search.found, search.reasons[i], search.found.get(i, LEADING))
         for i, leaf in enumerate(traced.leaves)
@@ -171,21 +171,22 @@ class _Search:
     Args:
       traced: The loss function.
       min_rows: A leaf with fewer rows is dense.
+      known: By path the axes along which rows must be counted.
 
     Attributes:
       found: By sparse leaf its axes.
       reasons: By leaf the reason that is given for the verdict.
     """
 
-    def __init__(self, traced: TracedLoss, min_rows: int):
+    def __init__(self, traced: TracedLoss, min_rows: int, known: Mapping[str, Axes]):
         self.found: dict[int, Axes] = {}
         self.reasons: dict[int, str] = {}
-        self._traced, self._min_rows = traced, min_rows
+        self._traced, self._min_rows, self._known = traced, min_rows, known
         self._reached: dict[int, tuple[int, bool]] = {}
 
-    def run(self, known: Mapping[str, Axes]) -> None:
+    def run(self) -> None:
         """Tries all leaves along their first axis; then along other axes those leaves whose uses suggest that rows are read along them."""
-        leaves = self._traced.leaves
+        leaves, known = self._traced.leaves, self._known
         flow = self._try({i: known.get(leaf.path, LEADING) for i, leaf in enumerate(leaves)})
         unsure = {i for i in self.found if all(r.primitive == "slice" for r in _reads_of(i, flow))}
         unsure |= {i for i, leaf in enumerate(leaves) if i not in self.found and primitives.is_inexact(leaf.dtype)}
@@ -209,7 +210,7 @@ class _Search:
         }
         flow = follow(self._traced, self.found | {i: leaf_axes for i, leaf_axes in axes.items() if i not in barred})
         for i, leaf_axes in axes.items():
-            is_sparse, reason = (False, barred[i]) if i in barred else _judge(i, leaf_axes, self._traced.leaves, flow)
+            is_sparse, reason = (False, barred[i]) if i in barred else self._judge(i, leaf_axes, flow)
             # Among axes that fail, the most useful reason is that of the axes along which most is read, or rows are lost last.
             reached = len(_reads_of(i, flow)), i in flow.uses and not flow.uses[i].startswith(_READS)
             if is_sparse or i not in self.reasons or (i not in self.found and reached > self._reached[i]):
@@ -222,13 +223,20 @@ class _Search:
         """Follows all sparse leaves together once more, until none is lost: a leaf may be read together with one that has become dense."""
         while True:
             flow = follow(self._traced, self.found)
-            verdicts = {i: _judge(i, axes, self._traced.leaves, flow) for i, axes in self.found.items()}
+            verdicts = {i: self._judge(i, axes, flow) for i, axes in self.found.items()}
             self.reasons |= {i: reason for i, (_, reason) in verdicts.items()}
             lost = [i for i, (is_sparse, _) in verdicts.items() if not is_sparse]
             if not lost:
                 return
             for i in lost:
                 del self.found[i]
+
+    def _judge(self, leaf: int, axes: Axes, flow: TableFlow) -> tuple[bool, str]:
+        """Whether a leaf is sparse, and why. One that is known to be stays so in a batch that has no ids for it."""
+        is_unread = leaf not in flow.uses and not _reads_of(leaf, flow)
+        if is_unread and self._traced.leaves[leaf].path in self._known:
+            return True, "no row of it is read"
+        return _verdict(leaf, axes, self._traced.leaves, flow)
 
 
 def _options(n_axes: int) -> list[Axes]:
@@ -259,7 +267,7 @@ def _start(index: int, leaf: Leaf, axes: Mapping[int, Axes]) -> Value:
     return whole_table(index, leaf.shape, axes[index]) if index in axes else frozenset({index})
 
 
-def _judge(index: int, axes: Axes, leaves: tuple[Leaf, ...], flow: TableFlow) -> tuple[bool, str]:
+def _verdict(index: int, axes: Axes, leaves: tuple[Leaf, ...], flow: TableFlow) -> tuple[bool, str]:
     reads = _reads_of(index, flow)
     if index in flow.uses:
         return False, f"used by {flow.uses[index]}" + (f", beside {_counted(reads)}" if reads else "")

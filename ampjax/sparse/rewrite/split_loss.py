@@ -72,7 +72,8 @@ class SplitLoss:
         """
         flat = eval_jaxpr(self.ids_jaxpr, self.ids_consts, *(inputs[i] for i in self.ids_inputs))
         ids_of = dict(zip(self.sites, flat, strict=True))
-        return {leaf: jnp.concatenate([ids_of[site].ravel() for site in self._reads_of(leaf)]) for leaf in self.axes}
+        none = jnp.zeros(0, jnp.int32)  # a batch may have no ids for a table
+        return {leaf: jnp.concatenate([none, *(ids_of[s].ravel() for s in self._reads_of(leaf))]) for leaf in self.axes}
 
     def loss(self, inputs: Sequence[Any], rows: Mapping[int, Any], inverse: Mapping[int, Any]) -> Any:
         """The loss function's result, computed from pulled rows.
