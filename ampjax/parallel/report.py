@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ampjax.parallel.config.leaf_paths import names
-from ampjax.parallel.equivalence.compare import Equivalence
+from ampjax.parallel.equivalence.watch import Equivalence
 from ampjax.parallel.explanation import Explanation, VariableReport
 from ampjax.parallel.planning.build_runner import RunnerSetup, Step
 from ampjax.parallel.planning.compiled_collectives import Collective, collectives

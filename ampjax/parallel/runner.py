@@ -103,13 +103,12 @@ class Runner:
             repeated (`recoveries`).
         """
         wanted = checked_fetch(fetch, self.setup.config.sync)
-        n = len(self.setup.resources.devices)
-        parts = split_batch(batch, n)
+        parts = self._split(batch)
         self._training.build(parts)
         upcoming = None
         if following is not None:
             with contextlib.suppress(AmpError):  # its own step will say so
-                upcoming = split_batch(following, n)
+                upcoming = self._split(following)
         return self._training.take_step(parts, wanted, upcoming)
 
     def build(self, batch: Tree) -> Runner:
@@ -128,8 +127,11 @@ class Runner:
           DataError: As `run`.
           EquivalenceError: As `run`.
         """
-        self._training.build(split_batch(batch, len(self.setup.resources.devices)))
+        self._training.build(self._split(batch))
         return self
+
+    def _split(self, batch: Tree) -> tuple[Tree, ...]:
+        return split_batch(batch, len(self.setup.resources.devices), self.setup.config.shared)
 
     def reset(self, params: Tree) -> None:
         """Restarts training from other parameters of the same shapes; compiled programs, plan and partitions are kept.

@@ -14,12 +14,20 @@ from typing import Any
 import jax
 import numpy as np
 
-from ampjax.errors import AmpError, DataError, EquivalenceWarning, HostError, ServerError, SettingsError
+from ampjax.errors import (
+    AmpError,
+    DataError,
+    EquivalenceError,
+    EquivalenceWarning,
+    HostError,
+    ServerError,
+    SettingsError,
+)
 from ampjax.optim.staleness_state import keep_staleness_if_used
 from ampjax.parallel import runner_files
 from ampjax.parallel.config.partitioner import Group, Partitioner
 from ampjax.parallel.config.trainable_params import checked_params
-from ampjax.parallel.equivalence.compare import Equivalence, check_equivalence
+from ampjax.parallel.equivalence.watch import Equivalence, EquivalenceWatch
 from ampjax.parallel.planning.build_runner import RunnerSetup, build_step
 from ampjax.parallel.planning.search_timing import Searches
 from ampjax.parallel.planning.variable_plan import plan_again, plan_variables
@@ -66,6 +74,8 @@ class Training:
         self.searches: Searches | None = None
         self._found: tuple[Group, int] | None = None  # how a search that has just ended wants tables to be split
         self.equivalence = Equivalence(skipped="there was no batch yet")
+        self._watch: EquivalenceWatch | None = None
+        self._watched: Sequence[Tree] | None = None  # the batch that was looked at last
         self.totals = StepTotals()
         self.checkpoints = RunnerCheckpoints(setup.config.checkpoint)
         self.recoverer: Recoverer | None = None
@@ -109,10 +119,12 @@ class Training:
         plan = plan_variables(setup.loss_fn, first, parts, setup.resources, setup.config, self._partitioners, tables)
         model = BuiltModel(setup, plan, build_step(setup, plan, first))
         saved = None if initial.checkpoint is None else model.restore(initial.checkpoint)
-        equivalence = check_equivalence(setup, plan, model.step, parts)
+        watch = EquivalenceWatch(setup, plan)
+        equivalence = watch.first(model.step, parts)
         if equivalence.errors and setup.config.check_equivalence == "error":
             raise equivalence.errors[0]
-        self.equivalence, self.steps = equivalence, self.steps if saved is None else saved.step
+        self.equivalence, self._watch, self._watched = equivalence, watch, parts
+        self.steps = self.steps if saved is None else saved.step
         self.searches = self._begin_searches(model, None if saved is None else saved.notes)
         return model
 
@@ -151,6 +163,8 @@ class Training:
         while True:
             try:
                 if metrics is None:
+                    if (error := self._told_of(number, model, parts)) is not None:
+                        warnings.warn(str(error), EquivalenceWarning, stacklevel=3)
                     if following is not None and isinstance(model.step, WorkersStep):
                         model.step.announce(following)
                     metrics, dropped = self._step(model, parts, wanted)
@@ -164,6 +178,20 @@ class Training:
         if dropped:
             raise dropped[0]
         return metrics
+
+    def _told_of(self, number: int, model: BuiltModel, parts: Sequence[Tree]) -> EquivalenceError | None:
+        """What the user is warned of before a step: a batch whose loss replicas do not compute.
+
+        Raises:
+          EquivalenceError: If that is to be an error.
+        """
+        if parts is self._watched or self._watch is None:
+            return None
+        error = self._watch.later(number, model.step, parts)
+        if error is not None and self.setup.config.check_equivalence == "error":
+            raise error
+        self._watched = parts
+        return error
 
     def _step(
         self, model: BuiltModel, parts: Sequence[Tree], wanted: Sequence[str]
@@ -274,6 +302,7 @@ class Training:
         model = BuiltModel(setup, plan, build_step(setup, plan, first))
         saved = model.restore(path)
         self.model, self.searches = model, self._begin_searches(model, saved.notes)
+        self._watch = EquivalenceWatch(setup, plan, self._watch is not None and self._watch.is_told)
         return saved
 
     # ---- lost processes ----------------------------------------------------------------------------------------------
