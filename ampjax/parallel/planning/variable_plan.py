@@ -150,12 +150,13 @@ def _plan(
     """Chooses which of the variables that have an alpha are tables, and where all of them live."""
     text = names(program.params)
     homes = _homes(analysis, alpha, resources, config) if config.run_option == "hybrid" else {}
-    if saved is not None:
-        saved.require_allowed(config, alpha, text)
-        tables = saved.axes
-    else:
+    if saved is None:
         tables = {path: analysis[path].axes for path in alpha if path not in homes or homes[path].is_table}
-    program = _on_rows_of(program, tables, saved, text)
+        program = _on_rows_of(program, tables)
+    else:
+        saved.require_allowed(config, alpha, text)
+        program = _as_saved(program, analysis, saved, text)
+    tables = program.axes
     groups = _groups(partitioners, {path: program.tables[path].shape[0] for path in tables}, text)
     partitions = {path: _start(group, resources, config) for group in groups for path in group.paths}
     return VariablePlan(
@@ -170,19 +171,24 @@ def _plan(
     )
 
 
-def _on_rows_of(
-    program: SparseProgram, tables: Mapping[str, tuple[int, ...]], saved: SavedTables | None, text: Mapping[str, str]
-) -> SparseProgram:
+def _on_rows_of(program: SparseProgram, tables: Mapping[str, tuple[int, ...]]) -> SparseProgram:
     """The loss on pulled rows of other tables."""
     if tables == program.axes:
         return program
+    return rewrite(program.loss_fn, program.params, program.batch, tables, program.mapped)
+
+
+def _as_saved(program: SparseProgram, analysis: Analysis, saved: SavedTables, text: Mapping[str, str]) -> SparseProgram:
+    """The loss on pulled rows of a checkpoint's tables; along other axes than there, if the program reads them so: then it is of another model."""
+    known = {v.path: v for v in analysis}
     try:
-        return rewrite(program.loss_fn, program.params, program.batch, tables, program.mapped)
+        return _on_rows_of(program, saved.axes)
     except ParameterError as error:
-        if saved is None:
-            raise
-        path = next(path for path in tables if f"`{path}`" in error.where or f"`{path}`" in error.got)
-        raise saved.foreign(text.get(path, path), error.got) from error
+        unlike = [path for path in saved.axes if path not in known or not known[path].sparse]
+        if unlike:
+            why = f"a dense one ({known[unlike[0]].reason})" if unlike[0] in known else "no such variable"
+            raise saved.foreign(text.get(unlike[0], unlike[0]), why) from error
+        return _on_rows_of(program, {path: known[path].axes for path in saved.axes})
 
 
 def _find_sparse(loss_fn: LossFn, params: Tree, part: Tree, mapped: MappedAxes) -> Analysis:

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import primitives as prim
 
-from ampjax.sparse.detection.table_views import View, Write
+from ampjax.sparse.detection.table_views import Stop, View, Write
 
 GatherMode = jax.lax.GatherScatterMode
 
@@ -113,14 +113,20 @@ def read_rows(eqn: Any, operands: Sequence[Any], positions: Mapping[int, jax.Arr
         hits = _hits(number, write)
         last = hits.shape[-1] - 1 - jnp.argmax(hits[..., ::-1], axis=-1)
         rows = _where(hits.any(-1), jnp.take(write.values, last, axis=0, mode="clip"), rows)
+    for stop in view.stops:
+        passes = jnp.take(stop.mask, _places(eqn, operands, stop)[0], mode="clip")
+        rows = _where(passes, rows, _without_gradient(rows, view))
     match read_mode(eqn):
         case "fill":
             rows = _where(inside, rows, jnp.full_like(rows, _fill_value(eqn, rows.dtype)))
         case "promise_in_bounds":
-            # A tangent only counts in its transpose, where a zero drops the gradient.
-            other = jnp.zeros_like(rows) if view.is_tangent else jax.lax.stop_gradient(rows)
-            rows = _where(inside, rows, other)
+            rows = _where(inside, rows, _without_gradient(rows, view))
     return _arranged(eqn, rows, number.ndim)
+
+
+def _without_gradient(rows: Any, view: View) -> Any:
+    """Rows through which no gradient comes. A tangent only counts in its transpose, where a zero drops the gradient."""
+    return jnp.zeros_like(rows) if view.is_tangent else jax.lax.stop_gradient(rows)
 
 
 def write_rows(eqn: Any, operands: Sequence[Any]) -> View | None:
@@ -133,7 +139,7 @@ def write_rows(eqn: Any, operands: Sequence[Any]) -> View | None:
     Returns:
       The view after the write; None for any other equation.
     """
-    if eqn.primitive is not prim.scatter_p or not isinstance(operands[0], View):
+    if eqn.primitive is not prim.scatter_p or not isinstance(operands[0], View) or operands[0].stops:
         return None
     view, numbers, values = operands
     shape, windows = eqn.invars[0].aval.shape, _windows(eqn)
@@ -151,7 +157,12 @@ def write_rows(eqn: Any, operands: Sequence[Any]) -> View | None:
 
 def _numbers(eqn: Any, operands: Sequence[Any]) -> tuple[jax.Array, jax.Array]:
     """By id the number of its row in the row space, int32, the nearest one's for ids outside; and whether it is inside."""
-    view, shape = operands[0], eqn.invars[0].aval.shape
+    return _places(eqn, operands, operands[0])
+
+
+def _places(eqn: Any, operands: Sequence[Any], numbering: View | Stop) -> tuple[jax.Array, jax.Array]:
+    """By id where it stands in some numbering of the view's rows, int32; and whether it is inside."""
+    shape = eqn.invars[0].aval.shape
     match eqn.primitive:
         case prim.gather_p:
             numbers = eqn.params["dimension_numbers"]
@@ -162,14 +173,14 @@ def _numbers(eqn: Any, operands: Sequence[Any]) -> tuple[jax.Array, jax.Array]:
         case _:
             starts = {a: np.int32(start) for a, start in enumerate(eqn.params["start_indices"])}
             sizes = eqn.outvars[0].aval.shape
-    return _counted(view, starts, {a: shape[a] - sizes[a] for a in starts})
+    return _counted(numbering, starts, {a: shape[a] - sizes[a] for a in starts})
 
 
-def _counted(view: View, starts: Mapping[int, Any], last: Mapping[int, int]) -> tuple[jax.Array, jax.Array]:
-    """Numbers in the row space, from an index and the last one that is inside by axis; and whether all are inside."""
-    number, inside = jnp.int32(view.offset), jnp.bool_(True)
+def _counted(numbering: View | Stop, starts: Mapping[int, Any], last: Mapping[int, int]) -> tuple[jax.Array, jax.Array]:
+    """Numbers in a row space, from an index and the last one that is inside by axis; and whether all are inside."""
+    number, inside = jnp.int32(numbering.offset), jnp.bool_(True)
     for a, start in starts.items():
-        stride, start = view.strides[a], jnp.asarray(start)
+        stride, start = numbering.strides[a], jnp.asarray(start)
         if stride is not None:
             number = number + stride * _clipped(start, last[a])
         inside = inside & _in_range(start, last[a])

@@ -14,6 +14,7 @@ from ampjax.errors import InvariantError
 from ampjax.jaxprs import primitives
 from ampjax.jaxprs.primitives import Path
 from ampjax.sparse.detection import row_reads, table_views
+from ampjax.sparse.detection.gradient_stops import Repeated, chosen_value, is_repeated
 from ampjax.sparse.detection.table_views import View
 from ampjax.sparse.rewrite import control_flow
 
@@ -53,12 +54,13 @@ class RowInterpreter:
         body, consts = jaxpr if isinstance(jaxpr, tuple) else primitives.opened(jaxpr)
         env = dict(zip([*body.constvars, *body.invars], [*consts, *args], strict=True))
         found: FoundIds = {}
+        made: dict[Any, Any] = {}
         for i, eqn in enumerate(body.eqns):
-            ins = [primitives.value_of(v, env) for v in eqn.invars]
-            outs, more = self._step(eqn, ins, known, (*path, i))
+            outs, more = self._step(eqn, [primitives.value_of(v, env) for v in eqn.invars], known, (*path, i), made)
             env.update(zip(eqn.outvars, outs, strict=True))
+            made.update(dict.fromkeys(eqn.outvars, eqn))
             found.update(more)
-        return [primitives.value_of(v, env) for v in body.outvars], found
+        return [_whole(primitives.value_of(v, env)) for v in body.outvars], found
 
     def below(self, path: Path) -> dict[Path, int]:
         """The reads inside an equation.
@@ -71,12 +73,19 @@ class RowInterpreter:
         """
         return {site: leaf for site, leaf in self.sites.items() if site[: len(path)] == path}
 
-    def _step(self, eqn: Any, ins: list[Any], known: Positions, path: Path) -> tuple[list[Any], FoundIds]:
+    def _step(
+        self, eqn: Any, ins: list[Any], known: Positions, path: Path, made: Mapping[Any, Any]
+    ) -> tuple[list[Any], FoundIds]:
+        if (chosen := chosen_value(eqn, ins, made)) is not None:
+            return [chosen], {}
+        ins = [_whole(v) for v in ins]
         touched = any(isinstance(v, View) for v in ins)
         rule = control_flow.RULES.get(eqn.primitive.name)
         if rule is not None and (touched or (self.collecting and eqn.effects)):
             inside = {site: known[site] for site in self.below(path) if site in known}
             return rule(self, eqn, ins, inside, path)
+        if not touched and is_repeated(eqn):
+            return [Repeated(eqn, ins[0])], {}
         if not touched:
             silent = self.collecting and eqn.primitive.name in primitives.CALLBACKS
             return [primitives.blank(v.aval) for v in eqn.outvars] if silent else primitives.bind(eqn, ins), {}
@@ -95,3 +104,7 @@ class RowInterpreter:
             return [primitives.blank(eqn.outvars[0].aval)], {(*path, k): row_ids for k, row_ids in ids.items()}
         positions = {k: known[(*path, k)] for k, segment in enumerate(ins[0].segments) if segment.leaf is not None}
         return [row_reads.read_rows(eqn, ins, positions)], {}
+
+
+def _whole(value: Any) -> Any:
+    return value.whole if isinstance(value, Repeated) else value
