@@ -263,6 +263,7 @@ def load(
     facts = _facts(folder)
     _check(folder, "tables", list(like), facts["tables"])
     _check(folder, "axes of rows", sorted(_listed(axes or {}).items()), sorted(facts["axes"].items()))
+    _check_dtypes(folder, facts, params, {path: copies[0].rule.dtype for path, copies in like.items()})
     _check(folder, "dense leaves", _described(params, state), facts["leaves"])
     _, leaves = table_files.read_arrays(folder / _DENSE, facts)
     on_disk = [[str(leaf.dtype), list(leaf.shape)] for leaf in leaves]
@@ -350,6 +351,26 @@ def _check(folder: Path, part: str, wanted: Sequence[Any], saved: Any) -> None:
             f"{foreign or saved}",
             "Restore into the same model with the same optimizer and choice of tables.",
         )
+
+
+def _check_dtypes(folder: Path, facts: Mapping[str, Any], params: Tree, tables: Mapping[str, Any]) -> None:
+    """Raises if a parameter was saved in another dtype.
+
+    Raises:
+      DataError: It names the first.
+    """
+    wanted = {f"{_PARAMS}{path}": random_keys.data_of(leaf).dtype for path, leaf in by_path(params).items()} | tables
+    found = {path: dtype for path, dtype, _ in facts["leaves"]}
+    for number, path in enumerate(facts["tables"]):
+        found[path] = table_files.read_manifest(folder / _table(number), dtype=str)["dtype"]
+    for path, dtype in wanted.items():
+        if found.get(path, str(dtype)) != str(dtype):
+            fix = (
+                f"Restore it into parameters of {found[path]}; to go on in {dtype}, begin a new run with these, cast: "
+                "`get_runner(loss_fn, jax.tree.map(lambda leaf: leaf.astype(...), runner.params), ...)`."
+            )
+            where = f"checkpoint `{folder}`, parameter `{path.removeprefix(_PARAMS)}`"
+            raise DataError(where, f"{dtype}", found[path], fix)
 
 
 def _check_place(folder: Path) -> None:

@@ -20,14 +20,17 @@ from ampjax.errors import (
     EquivalenceError,
     EquivalenceWarning,
     HostError,
+    ParameterError,
     ServerError,
     SettingsError,
+    TableError,
 )
 from ampjax.optim.staleness_state import keep_staleness_if_used
 from ampjax.parallel import runner_files
 from ampjax.parallel.config.partitioner import Group, Partitioner
 from ampjax.parallel.config.trainable_params import checked_params
 from ampjax.parallel.equivalence.watch import Equivalence, EquivalenceWatch
+from ampjax.parallel.not_finite import with_cause
 from ampjax.parallel.planning.build_runner import RunnerSetup, build_step
 from ampjax.parallel.planning.search_timing import Searches
 from ampjax.parallel.planning.variable_plan import plan_again, plan_variables
@@ -204,6 +207,8 @@ class Training:
         n_updates = model.step.n_updates
         try:
             outcome = model.step(self.steps + 1, parts, bool(wanted))
+        except (ParameterError, TableError) as error:
+            raise with_cause(error, self.setup, model.plan, model.step, parts) from None
         except KeyboardInterrupt:
             if model.step.n_updates > n_updates:  # it had waited until all was written: the step counts
                 self._count({}, parts)
@@ -224,7 +229,13 @@ class Training:
             fetched=read,
             is_mean=self.setup.config.average_dense == "mean",
         )
-        return result, outcome.dropped
+        # Gradients of this step are dropped by itself where nothing else is under way; of others nobody has the batch.
+        own = f"step {self.steps},"
+        dropped = [
+            with_cause(error, self.setup, model.plan, model.step, parts) if error.where.startswith(own) else error
+            for error in outcome.dropped
+        ]
+        return result, dropped
 
     def _split_as_found(self, model: BuiltModel) -> None:
         """Splits a group of tables as a search that has ended wants it: after its step, which must not be taken twice if a process is lost here."""

@@ -18,6 +18,7 @@ import numpy as np
 from jax.extend.core import Literal
 
 from ampjax.jaxprs import primitives
+from ampjax.jaxprs.flat_calls import CALLS
 from ampjax.jaxprs.rowwise import ELEMENTWISE
 from ampjax.parallel.equivalence.cut_indexing import INDEXING
 from ampjax.parallel.equivalence.cut_rules import RULES, Pair
@@ -25,21 +26,6 @@ from ampjax.parallel.equivalence.cuts import Cut, Value, constant, cut_of, eleme
 
 Ask = Callable[[Any, Any], Value]
 """From a variable of the program for a part and the same of the program for the joined batch, both of the batch alone, to the cut of its value."""
-
-CALLS = (
-    "jit",
-    "pjit",
-    "closed_call",
-    "core_call",
-    "remat",
-    "checkpoint",
-    "remat2",
-    "custom_jvp_call",
-    "custom_vjp_call",
-    "eval_jaxpr",
-    "composite",
-)
-"""Equations that only call what they hold."""
 
 _MORE = (
     "igamma",

@@ -13,16 +13,14 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.extend.source_info_util import user_context
 
 from ampjax.jaxprs import primitives
-from ampjax.parallel.equivalence.cut_flow import CALLS, CutFlow
+from ampjax.jaxprs.flat_calls import Program, without_calls
+from ampjax.parallel.equivalence.cut_flow import CutFlow
 from ampjax.parallel.equivalence.cuts import SAME, Cut, Value, cut_of
 from ampjax.sparse.detection.loss_jaxpr import TracedLoss
 
 Leaf = Any
-Program = tuple[Any, Sequence[Any]]
-"""An open jaxpr, and the values of its constants."""
 
 
 class Verdict(NamedTuple):
@@ -177,24 +175,4 @@ class Values:
 
 def _flat(traced: TracedLoss) -> Program:
     """The loss alone, without equations that only call another jaxpr."""
-
-    def loss(*args: Any) -> Any:
-        return _evaluated(traced.jaxpr, traced.consts, args, None)[0]
-
-    avals = [v.aval for v in traced.jaxpr.invars]
-    closed = jax.make_jaxpr(loss, axis_env=list(traced.mapped))(*avals)
-    jaxpr, constants = primitives.opened(closed)
-    return primitives.needed(jaxpr), constants
-
-
-def _evaluated(jaxpr: Any, constants: Sequence[Any], args: Sequence[Any], around: Any) -> list[Any]:
-    """A jaxpr's results, with calls opened. Equations keep the user's line, those of library functions the line that calls them."""
-
-    def results(eqn: Any, operands: list[Any]) -> list[Any]:
-        line = eqn.source_info.traceback if primitives.source_line(eqn) else around
-        if eqn.primitive.name in CALLS:
-            return _evaluated(*primitives.opened(primitives.called(eqn)), operands, line)
-        with user_context(line):
-            return primitives.bind(eqn, operands)
-
-    return primitives.evaluate(jaxpr, constants, args, results)
+    return without_calls(traced.jaxpr, traced.consts, traced.mapped, n_results=1)

@@ -229,9 +229,13 @@ def _share(leaf: jax.Array, n: int, kind: str) -> jax.Array:
 
 
 def _finite(loss: jax.Array, grads: Tree) -> jax.Array:
-    # A sum is finite only if all its terms are; one number for each leaf is cheaper than a mask of each.
-    sums = [jnp.sum(leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))) for leaf in jax.tree.leaves(grads)]
-    return jnp.isfinite(jnp.stack([loss.astype(jnp.float32), *sums]))
+    return jnp.stack([jnp.isfinite(loss), *map(_all_finite, jax.tree.leaves(grads))])
+
+
+def _all_finite(leaf: jax.Array) -> jax.Array:
+    """Whether all numbers are: then their mean is, and one number for each leaf is cheaper than a mask of each."""
+    wide = leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
+    return jnp.isfinite(jnp.sum(wide * (1 / max(leaf.size, 1))))
 
 
 def _typed_like(old: Tree, new: Tree) -> Tree:
