@@ -49,7 +49,7 @@ def with_cause(error: AmpError, setup: RunnerSetup, plan: VariablePlan, step: St
         except Exception:  # of what the user's program does with such a batch: the error as it is says enough
             cause = ""
         if cause:
-            return type(error)(error.where, error.expected, f"{error.got}{whose}: {cause}", error.fix)
+            return type(error)(error.where, error.expected, error.got, f"{error.fix} The cause{whose}: {cause}.")
     return error
 
 

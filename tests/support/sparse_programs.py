@@ -390,7 +390,7 @@ def _(p, ids):
 @sparse("a branch for each example, of parts, casts and columns", COLUMNS | {"U": U}, leaves=("T", "U"))
 def _(p, ids):
     def one(i):
-        columns = lambda: p["T"][:, i].sum(1)  # noqa: E731
+        columns = lambda: p["T"][:, i].sum(1)
         return jax.lax.cond(
             i[0] > 3, columns, lambda: p["U"].astype(jnp.bfloat16)[::-1][2:60][i % 40].astype(jnp.float32).sum(0)
         )
@@ -401,7 +401,7 @@ def _(p, ids):
 @sparse("a branch whose gradient is infinite, for other examples", BOTH | {"T": T.at[::2].set(0.0)}, leaves=("T", "U"))
 def _(p, ids):
     def one(i):
-        root = lambda: jnp.sqrt(jnp.abs(p["T"][i])).sum(0)  # noqa: E731
+        root = lambda: jnp.sqrt(jnp.abs(p["T"][i])).sum(0)
         return jax.lax.cond((i % 2 == 0).any(), lambda: p["U"][i].sum(0), root)
 
     return end(p, jax.vmap(one)(ids))

@@ -78,7 +78,7 @@ def require_finite(step: int, loss: Callable[[], Any], finite: np.ndarray, dense
         f"step {step}, gradients",
         "finite numbers",
         got,
-        "Nothing was changed: mend this batch or the loss, lower the learning rate, or clip.",
+        "Nothing was changed: look at this batch (ids within their tables?), lower the learning rate, or clip.",
     )
 
 
