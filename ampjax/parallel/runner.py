@@ -81,7 +81,8 @@ class Runner:
         other ids `x[ids]` reads the nearest row, and `jnp.take` reads NaN, which stops the step; neither gets a gradient.
 
         Args:
-          batch: A joined batch, which is cut into as many parts as there are replicas, or `Parts`, as `shard` gives them.
+          batch: A joined batch, which is cut into as many parts as there are replicas, or `Parts`, as `shard` gives them. Arrays of NumPy's or
+            JAX's, or tensors of another library in host memory.
           fetch: Which parts of the aggregated gradients to read: `gradients` (by path: an array, or `RowGrads` for a sparse variable),
             `norms` (by path), `global_norm`.
           following: The batch of the next step, if it is known. Workers that are processes get it, and ask for its rows, while this step is
@@ -91,12 +92,13 @@ class Runner:
           The step's metrics.
 
         Raises:
-          SettingsError: If the number of replicas does not divide the batch, or `fetch` names something else.
-          ParameterError: If a gradient is not finite. Nothing has changed then, as after all errors but a `ServerError`. In asynchronous
+          SettingsError: If the number of replicas does not divide the batch, `fetch` names something else, or at the first batch after a
+            checkpoint was restored, if a setting says that its tables are dense, or its dense variables tables.
+          ParameterError: If a gradient is not finite; it says where that comes from. Nothing has changed then, as after all errors but a `ServerError`. In asynchronous
             training (`sync=False`) the gradient may be of an earlier step: then it alone is dropped, and this step has been taken and counted.
           TableError: If a row's gradient is not finite; or, at the first batch, if the optimizer is not row-wise on a table.
-          DataError: If the batch is not like the first one.
-          EquivalenceError: At the first batch, if the joined batch's loss is not what replicas make of it, where the settings ask for it.
+          DataError: If the batch is not like the first one, or JAX does not hold its numbers.
+          EquivalenceError: If the joined batch's loss is not what replicas make of it, where the settings ask for it. Nothing has changed.
           ServerError: If a server's process has ended. `restore` continues from a checkpoint, with a new process.
           HostError: If a worker's process has ended, or gives no sign of life. `restore` helps here, too. With
             `ParallaxConfig(checkpoint=...)` there is no error: all processes are started anew, and all steps since the last checkpoint are
@@ -264,12 +266,15 @@ class Runner:
 
         Before the first batch it is not yet known where variables are kept. So then only the parameters' shapes are compared, and the
         folder must not be removed: it is read and checked as a whole at the first batch, or when parameters or optimizer state are read.
+        What was a table there is a table here, whatever alpha would say, and what was dense is dense; a runner that has decided otherwise is
+        planned anew.
 
         Args:
           path: The folder.
 
         Raises:
           DataError: If it is of another model.
+          SettingsError: If a setting says that its tables are dense, or its dense variables tables.
           TableError: If files are missing, cut off or altered.
         """
         self._training.restore(path)
