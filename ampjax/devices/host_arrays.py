@@ -56,7 +56,7 @@ def require_32_bits(array: Any, where: str, error: type[AmpError] = DataError) -
     if held == array.dtype:
         return
     limits = np.iinfo(held) if held.kind in "iu" else np.finfo(held)
-    numbers = np.abs(array) if held.kind == "c" else array
+    numbers: Any = np.abs(array) if held.kind == "c" else np.asarray(array)
     if numbers.min() >= limits.min and numbers.max() <= limits.max:
         return
     is_lost = ((numbers < limits.min) | (numbers > limits.max)) & np.isfinite(numbers)
@@ -68,7 +68,9 @@ def require_32_bits(array: Any, where: str, error: type[AmpError] = DataError) -
     fix = (
         f"Make them smaller in NumPy ({smaller}), or let JAX have 64 bits: `jax.config.update('jax_enable_x64', True)`."
     )
-    raise error(where, f"numbers that {held} holds, as which JAX takes {array.dtype}", f"{array[place]}{at}", fix)
+    raise error(
+        where, f"numbers that {held} holds, as which JAX takes {array.dtype}", f"{np.asarray(array)[place]}{at}", fix
+    )
 
 
 def _of_tensor(tensor: Any, where: str, error: type[AmpError]) -> np.ndarray:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ampjax.parallel.config.leaf_paths import names
-from ampjax.parallel.equivalence.watch import Equivalence
 from ampjax.parallel.explanation import Explanation, VariableReport
 from ampjax.parallel.planning.build_runner import RunnerSetup, Step
 from ampjax.parallel.planning.compiled_collectives import Collective, collectives
@@ -46,7 +45,6 @@ def explain(
     model: BuiltModel,
     totals: StepTotals,
     searches: Sequence[SearchResult],
-    equivalence: Equivalence,
     *,
     compiled: bool,
 ) -> Explanation:
@@ -56,7 +54,6 @@ def explain(
       model: Its model.
       totals: Sums over its steps.
       searches: Partition searches that have ended.
-      equivalence: The result of the comparison with the joined batch.
       compiled: Whether to compile the program once more, to read the bytes of its AllReduces.
 
     Returns:
@@ -68,7 +65,7 @@ def explain(
     used = {server for variable in variables for server in variable.placement}
     n_servers = len(resources.servers) if used else 0
     sizes = (len(resources.machines), len(resources.devices), n_servers)
-    return Explanation(variables, *sizes, list(searches), equivalence)
+    return Explanation(variables, *sizes, list(searches), model.watch.found)
 
 
 def _variable(

@@ -245,7 +245,7 @@ class Runner:
           SettingsError: Before the first batch.
         """
         training = self._training
-        return explain(training.built, training.totals, self.searches, training.equivalence, compiled=compiled)
+        return explain(training.built, training.totals, self.searches, compiled=compiled)
 
     # ---- files -------------------------------------------------------------------------------------------------------
 

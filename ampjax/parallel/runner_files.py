@@ -359,7 +359,8 @@ def _check_dtypes(folder: Path, facts: Mapping[str, Any], params: Tree, tables: 
     Raises:
       DataError: It names the first.
     """
-    wanted = {f"{_PARAMS}{path}": random_keys.data_of(leaf).dtype for path, leaf in by_path(params).items()} | tables
+    wanted = {f"{_PARAMS}{path}": random_keys.data_of(leaf).dtype for path, leaf in by_path(params).items()}
+    wanted |= tables
     found = {path: dtype for path, dtype, _ in facts["leaves"]}
     for number, path in enumerate(facts["tables"]):
         found[path] = table_files.read_manifest(folder / _table(number), dtype=str)["dtype"]

@@ -5,7 +5,7 @@ Knows how parameters, optimizer state and files are put together from homes; not
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,14 @@ import jax
 import numpy as np
 import optax
 
+from ampjax.errors import DataError
 from ampjax.parallel import runner_files
 from ampjax.parallel.config.leaf_paths import names
-from ampjax.parallel.config.partitioner import Group
+from ampjax.parallel.config.partitioner import Group, Partitioner
 from ampjax.parallel.config.trainable_params import check_like, checked_params
-from ampjax.parallel.planning.build_runner import RunnerSetup, Step, restart_step
-from ampjax.parallel.planning.variable_plan import VariablePlan
+from ampjax.parallel.equivalence.watch import EquivalenceWatch
+from ampjax.parallel.planning.build_runner import RunnerSetup, Step, build_step, restart_step
+from ampjax.parallel.planning.variable_plan import VariablePlan, plan_again
 from ampjax.parallel.runner_files import Saved
 from ampjax.parallel.steps.asynchronous_steps import AsyncStep
 from ampjax.parallel.steps.synchronous_steps import DenseStep
@@ -88,11 +90,13 @@ class BuiltModel:
       setup: What it is trained with.
       plan: What became of each variable.
       step: The object that makes steps, and holds the homes.
+      watch: Compares replicas with a single device.
     """
 
     setup: RunnerSetup
     plan: VariablePlan
     step: Step
+    watch: EquivalenceWatch
 
     def settle(self) -> Step:
         """Applies all gradients that are under way, of which only asynchronous steps have any.
@@ -202,3 +206,35 @@ class BuiltModel:
         """
         text = names(self.plan.program.params)
         return {text.get(path, path): value for path, value in by_path.items()}
+
+
+def with_tables_of(
+    path: str | Path, model: BuiltModel, partitioners: Sequence[Partitioner]
+) -> tuple[BuiltModel, Saved] | None:
+    """Goes on from a checkpoint of a model in which other variables are tables.
+
+    Args:
+      path: A folder that `save` wrote.
+      model: The model; its processes end.
+      partitioners: The user's partitioners.
+
+    Returns:
+      A model with these tables, and what was read; None if the same variables are tables, or the checkpoint is of another model.
+
+    Raises:
+      AmpError: If the checkpoint is damaged, or the user has chosen which variables are tables. Then nothing has changed.
+    """
+    setup, tables = model.setup, runner_files.tables_of(path)
+    if tables.axes == model.plan.program.axes:
+        return None
+    first = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), model.plan.program.params)
+    try:
+        runner_files.steps(path, first)
+    except DataError:
+        return None  # who reads it says so
+    plan = plan_again(model.plan, setup.resources, setup.config, partitioners, tables)
+    runner_files.whole(path, first, setup.tx)  # before anything is replaced
+    if setup.group is not None:
+        setup.group.end()  # workers have the old program
+    other = BuiltModel(setup, plan, build_step(setup, plan, first), EquivalenceWatch(setup, plan, model.watch))
+    return other, other.restore(path)

@@ -16,8 +16,6 @@ import numpy as np
 
 from ampjax.errors import (
     AmpError,
-    DataError,
-    EquivalenceError,
     EquivalenceWarning,
     HostError,
     ParameterError,
@@ -29,15 +27,14 @@ from ampjax.optim.staleness_state import keep_staleness_if_used
 from ampjax.parallel import runner_files
 from ampjax.parallel.config.partitioner import Group, Partitioner
 from ampjax.parallel.config.trainable_params import checked_params
-from ampjax.parallel.equivalence.watch import Equivalence, EquivalenceWatch
+from ampjax.parallel.equivalence.watch import EquivalenceWatch
 from ampjax.parallel.not_finite import with_cause
 from ampjax.parallel.planning.build_runner import RunnerSetup, build_step
 from ampjax.parallel.planning.search_timing import Searches
-from ampjax.parallel.planning.variable_plan import plan_again, plan_variables
+from ampjax.parallel.planning.variable_plan import plan_variables
 from ampjax.parallel.report import StepTotals
 from ampjax.parallel.runner_checkpoints import RunnerCheckpoints
-from ampjax.parallel.runner_files import Saved
-from ampjax.parallel.runner_model import BuiltModel, InitialModel
+from ampjax.parallel.runner_model import BuiltModel, InitialModel, with_tables_of
 from ampjax.parallel.steps.asynchronous_steps import AsyncStep
 from ampjax.parallel.steps.step_outcome import Metrics, fetched
 from ampjax.parallel.workers.recovered_losses import RecoveredLosses
@@ -62,7 +59,6 @@ class Training:
       steps: Steps taken so far, those before a restored checkpoint among them.
       totals: Sums over these steps, for reports.
       searches: The partition searches; None before the first batch, and where none is wanted.
-      equivalence: What came of comparing replicas with a single device.
       checkpoints: The checkpoints that are written between steps.
       recoverer: Goes on after a loss of processes; None where nothing can be lost, or nothing is saved.
     """
@@ -76,9 +72,6 @@ class Training:
         self._partitioners, self._clock = list(partitioners), clock
         self.searches: Searches | None = None
         self._found: tuple[Group, int] | None = None  # how a search that has just ended wants tables to be split
-        self.equivalence = Equivalence(skipped="there was no batch yet")
-        self._watch: EquivalenceWatch | None = None
-        self._watched: Sequence[Tree] | None = None  # the batch that was looked at last
         self.totals = StepTotals()
         self.checkpoints = RunnerCheckpoints(setup.config.checkpoint)
         self.recoverer: Recoverer | None = None
@@ -113,20 +106,16 @@ class Training:
             return
         self.checkpoints.begin()
         self.model = self._built(self.model, parts)
-        for error in self.equivalence.errors:
+        for error in self.model.watch.found.errors:
             warnings.warn(str(error), EquivalenceWarning, stacklevel=3)
 
     def _built(self, initial: InitialModel, parts: Sequence[Tree]) -> BuiltModel:
         setup, first = self.setup, initial.first
         tables = None if initial.checkpoint is None else runner_files.tables_of(initial.checkpoint)
         plan = plan_variables(setup.loss_fn, first, parts, setup.resources, setup.config, self._partitioners, tables)
-        model = BuiltModel(setup, plan, build_step(setup, plan, first))
+        model = BuiltModel(setup, plan, build_step(setup, plan, first), EquivalenceWatch(setup, plan))
         saved = None if initial.checkpoint is None else model.restore(initial.checkpoint)
-        watch = EquivalenceWatch(setup, plan)
-        equivalence = watch.first(model.step, parts)
-        if equivalence.errors and setup.config.check_equivalence == "error":
-            raise equivalence.errors[0]
-        self.equivalence, self._watch, self._watched = equivalence, watch, parts
+        model.watch.first(model.step, parts)
         self.steps = self.steps if saved is None else saved.step
         self.searches = self._begin_searches(model, None if saved is None else saved.notes)
         return model
@@ -166,7 +155,7 @@ class Training:
         while True:
             try:
                 if metrics is None:
-                    if (error := self._told_of(number, model, parts)) is not None:
+                    for error in model.watch.later(number, model.step, parts):
                         warnings.warn(str(error), EquivalenceWarning, stacklevel=3)
                     if following is not None and isinstance(model.step, WorkersStep):
                         model.step.announce(following)
@@ -181,20 +170,6 @@ class Training:
         if dropped:
             raise dropped[0]
         return metrics
-
-    def _told_of(self, number: int, model: BuiltModel, parts: Sequence[Tree]) -> EquivalenceError | None:
-        """What the user is warned of before a step: a batch whose loss replicas do not compute.
-
-        Raises:
-          EquivalenceError: If that is to be an error.
-        """
-        if parts is self._watched or self._watch is None:
-            return None
-        error = self._watch.later(number, model.step, parts)
-        if error is not None and self.setup.config.check_equivalence == "error":
-            raise error
-        self._watched = parts
-        return error
 
     def _step(
         self, model: BuiltModel, parts: Sequence[Tree], wanted: Sequence[str]
@@ -286,35 +261,16 @@ class Training:
         Raises:
           AmpError: As `Runner.restore`.
         """
-        restored = self._with_tables_of(path) or self.model.restore(path)
+        model = self.model
+        if isinstance(model, BuiltModel) and (other := with_tables_of(path, model, self._partitioners)) is not None:
+            self.model, restored = other
+            self.searches = self._begin_searches(self.model, restored.notes)
+        else:
+            restored = model.restore(path)
         self.steps = restored if isinstance(restored, int) else restored.step
         self.checkpoints.claim()
         if self.recoverer is not None:
             self.recoverer.begin_at(Path(path))
-
-    def _with_tables_of(self, path: str | Path) -> Saved | None:
-        """Goes on from a checkpoint of this model in which other variables are tables; None if it is no such checkpoint.
-
-        Raises:
-          AmpError: If it is damaged, or the user has chosen which variables are tables. Then nothing has changed.
-        """
-        old, setup = self.model, self.setup
-        if isinstance(old, InitialModel) or (tables := runner_files.tables_of(path)).axes == old.plan.program.axes:
-            return None
-        first = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), old.plan.program.params)
-        try:
-            runner_files.steps(path, first)
-        except DataError:
-            return None  # of another model: who reads it says so
-        plan = plan_again(old.plan, setup.resources, setup.config, self._partitioners, tables)
-        runner_files.whole(path, first, setup.tx)  # before anything is replaced
-        if setup.group is not None:
-            setup.group.end()  # workers have the old program
-        model = BuiltModel(setup, plan, build_step(setup, plan, first))
-        saved = model.restore(path)
-        self.model, self.searches = model, self._begin_searches(model, saved.notes)
-        self._watch = EquivalenceWatch(setup, plan, self._watch is not None and self._watch.is_told)
-        return saved
 
     # ---- lost processes ----------------------------------------------------------------------------------------------
 

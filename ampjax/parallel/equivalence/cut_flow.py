@@ -14,10 +14,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Literal
 
+from ampjax.devices.random_keys import is_key
 from ampjax.jaxprs import primitives
+from ampjax.jaxprs.content import content
 from ampjax.jaxprs.flat_calls import CALLS
 from ampjax.jaxprs.rowwise import ELEMENTWISE
 from ampjax.parallel.equivalence.cut_indexing import INDEXING
@@ -71,7 +74,7 @@ class CutFlow:
         env: dict[Any, Value] = dict(zip(part.invars, cuts, strict=True))
         env.update(zip(part.constvars, map(self._of_constant, constants, others), strict=True))
         alone = {v for v, is_alone in zip(part.invars, of_batch, strict=False) if is_alone}
-        alone |= set(part.constvars)
+        alone |= set(part.constvars) if of_batch else set()
         for small, large in zip(part.eqns, whole.eqns, strict=True):
             operands = list(zip(small.invars, large.invars, strict=True))
             ins = [self._value(*pair, env) for pair in operands]
@@ -97,24 +100,23 @@ class CutFlow:
 
     def _of_constant(self, part: Any, whole: Any) -> Value:
         """The cut of an array or a number in the program. Of numbers that count examples, `np.arange(n)`, it is that of their places."""
-        if any(
-            jax.dtypes.issubdtype(each.dtype, jax.dtypes.extended) for each in (part, whole) if hasattr(each, "dtype")
-        ):
+        if is_key(part) or is_key(whole) or np.ndim(part) != np.ndim(whole):
             return None
         part, whole = np.asarray(part), np.asarray(whole)
-        if not part.shape and not whole.shape:
-            return constant(float(part), float(whole)) if part.dtype.kind in "iufb" else None
-        axis = grown_axis(part.shape, whole.shape) if part.ndim == whole.ndim else None
-        counts = all(np.array_equal(each.ravel(), np.arange(each.size)) for each in (part, whole))
-        if axis is not None and counts and part.shape[axis] == part.size:
+        if not part.shape:
+            return (
+                constant(*(float(each.astype(np.float64)) for each in (part, whole))) if part.dtype != complex else None
+            )
+        axis = grown_axis(part.shape, whole.shape)
+        if axis is not None and part.shape[axis] == part.size and all(map(_counts, (part, whole))):
             return Cut("place", axis=axis)
-        cut = cut_of([part] * self.n, whole) if part.ndim == whole.ndim else None
+        cut = cut_of([part] * self.n, whole)
         is_zero = cut is not None and not part.any() and not whole.any()
-        return dataclasses.replace(cut, number=0.0) if is_zero else cut
+        return dataclasses.replace(cut, number=0.0) if cut is not None and is_zero else cut
 
     def _asked(self, part: Any, whole: Any, cut: Value) -> Value:
-        is_settled = cut is not None and cut.kind in ("same", "rows", "place", "columns")
-        return cut if is_settled else self.ask(part, whole)
+        is_settled = cut is not None and cut.kind != "total"
+        return cut if is_settled or jnp.issubdtype(part.aval.dtype, jax.dtypes.extended) else self.ask(part, whole)
 
     # ---- one equation ------------------------------------------------------------------------------------------------
 
@@ -163,9 +165,9 @@ class CutFlow:
         return [_agreed(cuts) for cuts in zip(*each, strict=True)]
 
     def _scan(self, part: Any, whole: Any, ins: list[Value]) -> list[Value]:
-        if part.params["length"] != whole.params["length"]:
-            return [None] * len(part.outvars)  # it runs over examples
         consts, carry, xs = primitives.scan_parts(part, ins)
+        if part.params["length"] != whole.params["length"]:
+            return _mapped(part, whole, consts, carry, xs)
         items = [_item(cut) for cut in xs]
         bodies = part.params["jaxpr"], whole.params["jaxpr"]
         carry = self._settled(carry, lambda carry: self._inside(*bodies, [*consts, *carry, *items])[: len(carry)])
@@ -236,6 +238,21 @@ def _item(cut: Value) -> Value:
     if cut is None or cut.kind in ("same", "total"):
         return cut
     return moved(cut, cut.axis - 1) if cut.kind == "rows" and cut.axis else None
+
+
+def _mapped(part: Any, whole: Any, consts: list[Value], carry: list[Value], xs: list[Value]) -> list[Value]:
+    """The results of a loop over examples: where it carries nothing and does the same for each (`jax.lax.map`), they are rows."""
+    are_same = all(cut is not None and cut.kind == "same" and cut.is_plain for cut in consts)
+    are_rows = all(
+        cut is not None and cut.is_plain and (cut.kind, cut.axis, cut.order) == ("rows", 0, ()) for cut in xs
+    )
+    is_map = are_same and are_rows and not carry
+    is_map = is_map and content(part.params["jaxpr"]) == content(whole.params["jaxpr"])
+    return [Cut("rows") if is_map else None] * len(part.outvars)
+
+
+def _counts(array: np.ndarray) -> bool:
+    return np.array_equal(array.ravel(), np.arange(array.size))
 
 
 def _stacked(cut: Value) -> Value:

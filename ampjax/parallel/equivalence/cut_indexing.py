@@ -62,6 +62,8 @@ def _scatter(pair: Pair) -> Value:
     numbers = pair.params["dimension_numbers"]
     if indices.scale != ONE or {operand.order, indices.order, updates.order} != {()}:
         return None
+    if pair.part.primitive.name not in _LINEAR and not (operand.is_plain and updates.is_plain):
+        return None
     written = pair.shape(2)
     outer = [a for a in range(len(written)) if a not in numbers.update_window_dims]
     if operand.kind == "same":
@@ -120,11 +122,14 @@ def _dynamic_update(pair: Pair) -> Value:
     return add([operand, update], pair.n) if is_whole and update.kind == operand.kind else None
 
 
+_LINEAR = ("scatter", "scatter-add", "scatter_add", "scatter-sub")
+"""Writes of which multiples make multiples, and totals totals."""
+
 INDEXING: dict[str, Callable[[Pair], Any]] = {
     "gather": _gather,
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update,
-    **dict.fromkeys(("scatter", "scatter-add", "scatter_add", "scatter-sub", "scatter-mul", "scatter_mul"), _scatter),
+    **dict.fromkeys((*_LINEAR, "scatter-mul", "scatter_mul"), _scatter),
     **dict.fromkeys(("scatter-min", "scatter_min", "scatter-max", "scatter_max"), _scatter),
 }
 """By primitive its rule."""

@@ -143,10 +143,10 @@ def _reduce(pair: Pair) -> Value:
 
 
 def _along(name: str) -> Callable[[Pair], Value]:
-    """The rule of an operation that goes along one axis."""
+    """The rule of an operation that goes along one axis, the last one if it does not say which."""
 
     def rule(pair: Pair) -> Value:
-        axis = pair.params[name] % len(pair.shape())
+        axis = pair.params.get(name, -1) % len(pair.shape())
         cut = elementwise(pair.cuts)
         return None if cut is None or (cut.kind == "rows" and cut.axis == axis) else cut
 
@@ -296,11 +296,8 @@ def _window(pair: Pair) -> Value:
     cut = elementwise(pair.cuts)
     if cut is None or cut.kind != "rows":
         return cut
-    return (
-        cut
-        if pair.params["window_dimensions"][cut.axis] == 1 and pair.out[cut.axis] == pair.shape()[cut.axis]
-        else None
-    )
+    is_other = pair.params["window_dimensions"][cut.axis] == 1 and pair.out[cut.axis] == pair.shape()[cut.axis]
+    return cut if is_other else None
 
 
 # ---- products --------------------------------------------------------------------------------------------------------
@@ -348,7 +345,7 @@ def _convolve(pair: Pair) -> Value:
 def _sum_over_replicas(pair: Pair) -> list[Value]:
     """A sum over the replicas, which the program asks for: of totals it is the joined value. With one replica it is nothing."""
 
-    def summed(cut: Value) -> Value:
+    def summed(cut: Cut) -> Value:
         if cut.kind not in ("same", "total"):
             return None
         return Cut("same", cut.scale * (pair.n if cut.kind == "same" else 1))
@@ -383,7 +380,7 @@ RULES: dict[str, Callable[[Pair], Any]] = {
     "select_n": _select,
     "convert_element_type": _convert,
     "sort": _along("dimension"),
-    "top_k": _within_last(1),
+    "top_k": _along("axis"),
     "fft": _within_last(lambda params: len(params["fft_lengths"])),
     "broadcast_in_dim": _broadcast,
     "reshape": _reshape,

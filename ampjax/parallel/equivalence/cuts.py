@@ -15,8 +15,11 @@ from typing import Any
 import numpy as np
 
 ONE = Fraction(1)
-_SIMPLE, _ROUNDING = 4096, 1e-6
-"""The largest denominator of a quotient that is taken for exact; and how much of a number rounding may change."""
+_SIMPLE = 4096
+"""The largest denominator of a quotient that is taken for exact."""
+
+_ROUNDING = 4e-6
+"""What share of a number rounding may change."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,15 +81,16 @@ def cut_of(parts: Sequence[np.ndarray], whole: np.ndarray) -> Value:
       parts: By replica its value.
       whole: The joined batch's value.
     """
-    n, axis = len(parts), grown_axis(parts[0].shape, whole.shape)
+    n = len(parts)
+    axis = grown_axis(parts[0].shape, whole.shape)
     if any(part.dtype.kind not in "iufbV" or part.shape != parts[0].shape for part in parts):
         return None
     if axis is not None and whole.shape[axis] != n * parts[0].shape[axis]:
         return None
     blocks = [whole] * n if axis is None else np.split(whole, n, axis)
-    kind, axis = ("same", 0) if axis is None else ("rows", axis)
+    like = SAME if axis is None else Cut("rows", axis=axis)
     scales = ONE, Fraction(1, n), Fraction(n)
-    return next((Cut(kind, scale, axis) for scale in scales if _is_scaled(parts, blocks, scale)), None)
+    return next((dataclasses.replace(like, scale=each) for each in scales if _is_scaled(parts, blocks, each)), None)
 
 
 def _is_scaled(parts: Sequence[np.ndarray], blocks: Sequence[np.ndarray], scale: Fraction) -> bool:
@@ -97,12 +101,8 @@ def _is_scaled(parts: Sequence[np.ndarray], blocks: Sequence[np.ndarray], scale:
 
 
 def _is_close(part: np.ndarray, block: np.ndarray, scale: float) -> bool:
-    """Whether numbers are some times as large as others, up to rounding of the largest."""
-    found, wanted = part.astype(np.float64), block.astype(np.float64) * scale
-    largest = np.abs(wanted[np.isfinite(wanted)]).max(initial=0)
-    with np.errstate(invalid="ignore"):
-        is_close = np.abs(found - wanted) <= _ROUNDING * largest
-    return bool((is_close | (found == wanted) | (np.isnan(found) & np.isnan(wanted))).all())
+    """Whether numbers are some times as large as others, each up to its rounding: one may divide by any of them."""
+    return np.allclose(part.astype(np.float64), block.astype(np.float64) * scale, _ROUNDING, 0, equal_nan=True)
 
 
 def grown_axis(part: tuple[int, ...], whole: tuple[int, ...]) -> int | None:
@@ -171,7 +171,7 @@ def divide(first: Value, second: Value) -> Value:
     return _joined([first, second], first.scale / second.scale)
 
 
-def scaled(cut: Value, scale: Fraction = ONE) -> Value:
+def scaled(cut: Value, scale: Fraction) -> Value:
     """The cut of a function that only multiplies each number by itself some times, or turns its sign.
 
     Args:

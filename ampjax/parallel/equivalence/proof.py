@@ -86,21 +86,25 @@ class Proof:
         flow = CutFlow(self._n, ask)
         of_batch = [i >= self._n_params for i in range(len(self._cuts))]
         (loss,) = flow.run(*self._programs, self._cuts, of_batch)
-        holds = loss == SAME or (loss is not None and loss.kind == "total" and loss.scale in self._scales)
+        holds = loss is not None and self._is_whole(loss)
         if holds or flow.mixing is None:
             return Verdict(holds), list(new.items())
         line = primitives.source_line(flow.mixing)
         return Verdict(holds, f"`{flow.mixing.primitive.name}`" + (f" ({line})" if line else "")), list(new.items())
+
+    def _is_whole(self, loss: Cut) -> bool:
+        """Whether the joined loss is what is made of the parts' losses. One that all replicas have is its own mean."""
+        is_same = loss.kind == "same" and loss.scale == 1 and self._n in self._scales
+        return is_same or (loss.kind == "total" and loss.scale in self._scales)
 
     def _answers(self, parts: Sequence[Sequence[Leaf]], joined: Callable[[int], Leaf]) -> tuple[Value, ...]:
         """The cuts of all that has been asked for."""
         if not self._asked:
             return ()
         if self._values is None:
-            self._values = tuple(
-                Values(program, [pair[i] for pair in self._asked], self._n_params)
-                for i, program in enumerate(self._programs)
-            )
+            first, second = zip(*self._asked, strict=True)
+            part, whole = self._programs
+            self._values = Values(part, first, self._n_params), Values(whole, second, self._n_params)
         of_part, of_whole = self._values
         whole = of_whole(joined)
         each = [of_part(leaves.__getitem__) for leaves in parts]

@@ -147,23 +147,58 @@ class EquivalenceWatch:
     Args:
       setup: What the model is trained with.
       plan: What became of its variables.
-      is_told: Whether the user has been told already: a warning comes once.
+      before: What has watched over the run until now, with another plan.
+
+    Attributes:
+      found: What came of the first batch.
+      is_told: Whether the user has been told that losses differ: a warning comes once.
     """
 
-    def __init__(self, setup: RunnerSetup, plan: VariablePlan, is_told: bool = False):
-        self._setup, self._plan, self.is_told = setup, plan, is_told
+    def __init__(self, setup: RunnerSetup, plan: VariablePlan, before: EquivalenceWatch | None = None):
+        self._setup, self._plan = setup, plan
         self._shapes: dict[Hashable, _Shape] = {}
+        self._seen: Sequence[Tree] | None = None  # the batch that was looked at last
+        self.found = Equivalence(skipped="there was no batch yet") if before is None else before.found
+        self.is_told = before is not None and before.is_told
 
-    def first(self, step: Step, parts: Sequence[Tree]) -> Equivalence:
+    def first(self, step: Step, parts: Sequence[Tree]) -> None:
         """Compares the losses of the first batch, and looks for random keys that replicas share. Nothing is changed.
 
         Args:
           step: The model's step; parameters are read from there.
           parts: By replica its part.
 
-        Returns:
-          The losses, or why they were not compared, with the errors to be told.
+        Raises:
+          EquivalenceError: If something is found, and that is to be an error.
         """
+        self.found = self._first(step, parts)
+        self._require_allowed(self.found.errors)
+        self._seen = parts
+
+    def later(self, number: int, step: Step, parts: Sequence[Tree]) -> Sequence[EquivalenceError]:
+        """Looks at a later batch, unless it is the one that was looked at last. Nothing is changed.
+
+        Args:
+          number: The step's.
+          step: As for `first`.
+          parts: By replica its part.
+
+        Returns:
+          What the user is to be warned of.
+
+        Raises:
+          EquivalenceError: If something is found, and that is to be an error.
+        """
+        if parts is self._seen or self._is_off or len(parts) == 1 or (self.is_told and self._only_warns):
+            return ()
+        errors = self._later(f"the batch of step {number}", step, parts)
+        self.is_told = self.is_told or bool(errors)
+        self._require_allowed(errors)
+        self._seen = parts
+        return errors
+
+    def _first(self, step: Step, parts: Sequence[Tree]) -> Equivalence:
+        """The first batch's losses, or why they were not compared."""
         if self._is_off:
             return Equivalence(skipped='`check_equivalence="off"`')
         if len(parts) == 1:
@@ -186,29 +221,25 @@ class EquivalenceWatch:
         errors = shared if error is None else (error, *shared)
         return Equivalence(*dataclasses.astuple(losses), errors=errors, later=_of_later(shape.verdict(batch)))
 
-    def later(self, number: int, step: Step, parts: Sequence[Tree]) -> EquivalenceError | None:
-        """Looks at a later batch. Nothing is changed.
-
-        Args:
-          number: The step's.
-          step: As for `first`.
-          parts: By replica its part.
-
-        Returns:
-          The error to be told, if there is one.
-        """
-        if self._is_off or len(parts) == 1 or (self.is_told and self._setup.config.check_equivalence == "warn"):
-            return None
+    def _later(self, which: str, step: Step, parts: Sequence[Tree]) -> Sequence[EquivalenceError]:
+        """What is found of a later batch."""
         batch, shape = self._of(parts)
         try:
             batch.require_same_scalars()
             if shape.verdict(batch).holds:
-                return None
-            _, error = self._compared(step, batch, shape, f"the batch of step {number}", (HERE,))
+                return ()
+            _, error = self._compared(step, batch, shape, which, (HERE,))
         except Skipped:
-            return None
-        self.is_told = self.is_told or error is not None
-        return error
+            return ()
+        return () if error is None else (error,)
+
+    def _require_allowed(self, errors: Sequence[EquivalenceError]) -> None:
+        if errors and not self._only_warns:
+            raise errors[0]
+
+    @property
+    def _only_warns(self) -> bool:
+        return self._setup.config.check_equivalence == "warn"
 
     @property
     def _is_off(self) -> bool:

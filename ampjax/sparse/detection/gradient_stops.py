@@ -61,7 +61,7 @@ def chosen_value(eqn: Any, operands: Sequence[Any], made: Mapping[Any, Any]) -> 
     if eqn.primitive is not prim.select_n_p or len(operands) != 3 or isinstance(operands[0], View):
         return None
     which, *cases = eqn.invars
-    stopped = _stopped_case(*cases, made)
+    stopped = _stopped_case(cases[0], cases[1], made)
     if stopped is None:
         return None
     value = operands[2 - stopped]
@@ -80,9 +80,11 @@ def _stopped_case(first: Any, second: Any, made: Mapping[Any, Any]) -> int | Non
         for case, (maker, other) in enumerate(zip(makers, (second, first), strict=True)):
             if maker is not None and maker.primitive is prim.stop_gradient_p and maker.invars[0] is other:
                 return case
-        if None in makers or not _moves_alike(*makers):
+        one, other = makers
+        if one is None or other is None or not _moves_alike(one, other):
             return None
-        first, second = (maker.invars[0] for maker in makers)
+        first = one.invars[0]
+        second = other.invars[0]
 
 
 def _moves_alike(first: Any, second: Any) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from ampjax.jaxprs.primitives import Path
 from ampjax.sparse.detection.detect import follow
@@ -52,7 +53,7 @@ def outside_ids(program: SparseProgram, dense_params: Tree, batch: Tree) -> Iter
     walk.run((split.traced.jaxpr, split.traced.consts), args, {})
     lines = {read[:-1]: found.line for read, found in follow(split.traced, split.axes).reads.items()}
     for place, eqn, (view, *indices) in walk.noted:
-        if read_mode(eqn) == "fill" and view.leaves and not isinstance(indices[0], jax.core.Tracer):
+        if read_mode(eqn) == "fill" and view.leaves and not isinstance(indices[0], Tracer):
             for number, n_rows in outside_of(eqn, np.asarray(indices[0])):
                 yield OutsideId(split.traced.leaves[view.leaves[0]].path, number, n_rows, lines.get(place, ""))
 
