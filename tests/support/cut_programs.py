@@ -76,6 +76,12 @@ STEPS = {
     "scanned": (scanned, False),
     "attention": (attention, False),
     "both": (both, False),
+    "one by one": (lambda p, b, x: jax.lax.map(lambda h: jnp.tanh(h @ p["w"]) / (1 + h.max()), x), False),
+    "by steps": (lambda p, b, x: jax.lax.fori_loop(0, D, lambda i, h: h * x[:, i, None] + p["w"][i], x), False),
+    "summed up by steps": (
+        lambda p, b, x: x + jax.lax.scan(lambda s, h: (s + h, s), jnp.zeros(D), x)[1] / 9,
+        True,
+    ),
     "vmapped": (lambda p, b, x: jax.vmap(lambda h: jnp.outer(h, h @ p["w"]).sum(0))(x), False),
     "its own gradient": (lambda p, b, x: jax.vmap(jax.grad(lambda h: jnp.sum(jnp.tanh(h @ p["w"]))))(x), False),
     "clipped": (lambda p, b, x: jnp.clip(x, -0.5, 0.5), False),

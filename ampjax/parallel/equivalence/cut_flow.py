@@ -212,8 +212,8 @@ def _is_longer(part: Any, whole: Any, n: int) -> bool:
     return isinstance(part, numbers.Integral) and part * n == whole
 
 
-_OF_REPLICAS = ("axis_size",)
-"""Parameters that tell of the number of replicas, which is one for the joined batch."""
+_OF_REPLICAS = ("axis_size", "length")
+"""Parameters that tell of the number of replicas, which is one for the joined batch, or of examples in a loop over them."""
 
 
 def _opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:

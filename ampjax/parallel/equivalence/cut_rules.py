@@ -113,7 +113,10 @@ def _below(pair: Pair) -> Value:
     first, second = pair.cuts
     if first.kind == "place" and second.number == 0:
         return Cut("rows", axis=first.axis, number=0)
-    return elementwise(pair.cuts)
+    cut = elementwise(pair.cuts)
+    if cut is None or first.number is None or second.number is None:
+        return cut
+    return dataclasses.replace(cut, number=float(first.number < second.number))
 
 
 def _select(pair: Pair) -> Value:
@@ -121,8 +124,8 @@ def _select(pair: Pair) -> Value:
     which, *cases = pair.cuts
     if which is None or which.kind not in ("same", "rows") or which.scale != ONE:
         return None
-    if which.number == 0:
-        return cases[0]
+    if which.number is not None:
+        return cases[int(which.number)]
     chosen = add(cases, pair.n)
     return chosen if which.kind == "same" else multiply(which, chosen)
 
