@@ -15,7 +15,6 @@ import jax
 import numpy as np
 
 from ampjax.errors import (
-    AmpError,
     EquivalenceWarning,
     HostError,
     ParameterError,
@@ -37,6 +36,7 @@ from ampjax.parallel.runner_checkpoints import RunnerCheckpoints
 from ampjax.parallel.runner_model import BuiltModel, InitialModel, with_tables_of
 from ampjax.parallel.steps.asynchronous_steps import AsyncStep
 from ampjax.parallel.steps.step_outcome import Metrics, fetched
+from ampjax.parallel.steps.synchronous_steps import Dropped
 from ampjax.parallel.workers.recovered_losses import RecoveredLosses
 from ampjax.parallel.workers.recovery import Recoverer
 from ampjax.parallel.workers.workers_step import WorkersStep
@@ -168,13 +168,13 @@ class Training:
             except (HostError, ServerError) as error:
                 self._recover(error, number)
         if dropped:
-            raise dropped[0]
+            raise with_cause(dropped[0].error, self.setup, model.plan, model.step, [dropped[0].part])
         return metrics
 
     def _step(
         self, model: BuiltModel, parts: Sequence[Tree], wanted: Sequence[str]
-    ) -> tuple[Metrics, Sequence[AmpError]]:
-        """Takes a step; also returns the errors that are to be raised after it."""
+    ) -> tuple[Metrics, Sequence[Dropped]]:
+        """Takes a step; also returns the gradients that it dropped, of which the user is to be told after it."""
         searches = self.searches
         if searches is not None and (next_split := searches.wanted()) is not None:
             model.resplit(*next_split)
@@ -204,13 +204,7 @@ class Training:
             fetched=read,
             is_mean=self.setup.config.average_dense == "mean",
         )
-        # Gradients of this step are dropped by itself where nothing else is under way; of others nobody has the batch.
-        own = f"step {self.steps},"
-        dropped = [
-            with_cause(error, self.setup, model.plan, model.step, parts) if error.where.startswith(own) else error
-            for error in outcome.dropped
-        ]
-        return result, dropped
+        return result, outcome.dropped
 
     def _split_as_found(self, model: BuiltModel) -> None:
         """Splits a group of tables as a search that has ended wants it: after its step, which must not be taken twice if a process is lost here."""

@@ -30,6 +30,18 @@ from ampjax.sparse.table.sharded_table import Table
 Tree = Any
 
 
+class Dropped(NamedTuple):
+    """Gradients of an asynchronous step that could not be applied.
+
+    Args:
+      error: Why not.
+      part: The part of a batch that they are of.
+    """
+
+    error: AmpError
+    part: Tree
+
+
 class StepOutcome(NamedTuple):
     """The result of a step.
 
@@ -39,7 +51,7 @@ class StepOutcome(NamedTuple):
       alpha: By table the share of its rows that a replica touched.
       gradients: Gives the aggregated gradients by path; to be called before the next step.
       staleness: For each update of an asynchronous step, how old its parameters were.
-      dropped: Why an asynchronous step could not apply some gradients, of its own or of earlier steps.
+      dropped: Gradients that an asynchronous step could not apply, its own or of earlier steps.
     """
 
     losses: Sequence[Any]
@@ -47,7 +59,7 @@ class StepOutcome(NamedTuple):
     alpha: dict[str, float]
     gradients: Callable[[], dict[str, Any]]
     staleness: Sequence[int] = ()
-    dropped: Sequence[AmpError] = ()
+    dropped: Sequence[Dropped] = ()
 
 
 @dataclass
