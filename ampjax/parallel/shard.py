@@ -267,8 +267,8 @@ def _is_arrays(data: Any) -> bool:
     if isinstance(data, Iterator):  # JAX refuses to look for leaves in one
         return False
     leaves = jax.tree.leaves(data)
-    are_arrays = all(hasattr(leaf, "dtype") and hasattr(leaf, "shape") for leaf in leaves)
-    return bool(leaves) and are_arrays and not isinstance(data, list)
+    in_memory = all(hasattr(leaf, "__dlpack__") for leaf in leaves)  # of any library, but no data set on a disk
+    return bool(leaves) and in_memory and not isinstance(data, list)
 
 
 def _is_sliceable(data: Any) -> bool:

@@ -24,6 +24,7 @@ from ampjax.jaxprs.content import content
 from ampjax.jaxprs.flat_calls import CALLS
 from ampjax.jaxprs.rowwise import ELEMENTWISE
 from ampjax.parallel.equivalence.cut_indexing import INDEXING
+from ampjax.parallel.equivalence.cut_products import PRODUCTS
 from ampjax.parallel.equivalence.cut_rules import RULES, Pair
 from ampjax.parallel.equivalence.cuts import Cut, Value, constant, cut_of, elementwise, grown_axis, moved
 
@@ -140,7 +141,7 @@ class CutFlow:
         name = part.primitive.name
         if None in ins and name != "select_n":  # which may choose another
             return None
-        if (rule := RULES.get(name) or INDEXING.get(name)) is not None:
+        if (rule := _RULES.get(name)) is not None:
             return rule(Pair(part, whole, ins, self.n))
         return elementwise(ins) if name in ELEMENTWISE or name in _MORE else None
 
@@ -262,6 +263,7 @@ def _stacked(cut: Value) -> Value:
     return moved(cut, cut.axis + 1) if cut.kind == "rows" else None
 
 
+_RULES = {**RULES, **PRODUCTS, **INDEXING}
 _LOOPS: dict[str, Callable[..., list[Value]]] = {
     "cond": CutFlow._cond,
     "scan": CutFlow._scan,

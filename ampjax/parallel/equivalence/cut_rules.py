@@ -1,7 +1,8 @@
 """What each primitive operation makes of cut values: its result's cut follows from those of its operands and from the two programs' shapes.
 
 A rule gets one equation twice, from the program for a part and from that for the joined batch. An axis that is longer there is the
-examples' axis. Operations without a rule mix examples, as far as is known. Calls and loops are `cut_flow`'s.
+examples' axis. Operations without a rule mix examples, as far as is known. Products are `cut_products`', reads by index `cut_indexing`'s, calls and loops
+`cut_flow`'s.
 """
 
 from __future__ import annotations
@@ -303,66 +304,6 @@ def _window(pair: Pair) -> Value:
     return cut if is_other else None
 
 
-# ---- products --------------------------------------------------------------------------------------------------------
-
-
-def _dot(pair: Pair) -> Value:
-    cuts = first, second = pair.cuts
-    contracted, batch = pair.params["dimension_numbers"]
-    if "total" in (first.kind, second.kind):
-        return multiply(first, second)
-    if any(cut.kind not in ("same", "rows") for cut in cuts):
-        return None
-    scale = first.scale * second.scale
-    of_rows = [side for side, cut in enumerate(cuts) if cut.kind == "rows"]
-    if len(of_rows) == 2:
-        axes = first.axis, second.axis
-        if first.order != second.order:
-            return None
-        if axes in zip(*contracted, strict=True):
-            return Cut("total", scale)
-        if axes in zip(*batch, strict=True):
-            return Cut("rows", scale, list(batch[0]).index(first.axis), order=first.order)
-        return None
-    if not of_rows:
-        return Cut("same", scale)
-    (side,) = of_rows
-    free = [[a for a in range(len(pair.shape(s))) if a not in (*contracted[s], *batch[s])] for s in (0, 1)]
-    if cuts[side].axis not in free[side]:
-        return None
-    before = len(batch[0]) + (len(free[0]) if side else 0)
-    return Cut("rows", scale, before + free[side].index(cuts[side].axis), order=cuts[side].order)
-
-
-def _convolve(pair: Pair) -> Value:
-    images, kernel = pair.cuts
-    numbers = pair.params["dimension_numbers"]
-    if pair.params["batch_group_count"] != 1 or kernel.kind != "same":
-        return None
-    product = multiply(images, kernel)
-    if product is None or product.kind != "rows":
-        return product
-    return moved(product, numbers.out_spec[0]) if images.axis == numbers.lhs_spec[0] else None
-
-
-def _sum_over_replicas(pair: Pair) -> list[Value]:
-    """A sum over the replicas, which the program asks for: of totals it is the joined value. With one replica it is nothing."""
-
-    def summed(cut: Cut) -> Value:
-        if cut.kind not in ("same", "total"):
-            return None
-        return Cut("same", cut.scale * (pair.n if cut.kind == "same" else 1))
-
-    return [summed(cut) for cut in pair.cuts]
-
-
-def _gather_replicas(pair: Pair) -> list[Value]:
-    """All replicas' rows in their order: the joined rows."""
-    is_tiled, axis = pair.params["tiled"], pair.params["all_gather_dimension"]
-    fits = [is_tiled and (cut.kind, cut.axis, cut.order) == ("rows", axis, ()) for cut in pair.cuts]
-    return [Cut("same", cut.scale) if fit else None for fit, cut in zip(fits, pair.cuts, strict=True)]
-
-
 _FOLDS = ("reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor", "argmax", "argmin")
 _MATRICES = ("cholesky", "triangular_solve", "qr", "eigh", "svd", "lu", "householder_product")
 _KEPT = ("neg", "copy", "copy_p", "real", "imag", "conj", "reduce_precision", "stop_gradient", "sharding_constraint")
@@ -376,7 +317,6 @@ RULES: dict[str, Callable[[Pair], Any]] = {
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), _along("axis")),
     **dict.fromkeys(_MATRICES, _within_last(2)),
     **dict.fromkeys(("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min"), _window),
-    **dict.fromkeys(("psum", "psum_invariant"), _sum_over_replicas),
     "mul": _multiply,
     "div": _divide,
     "lt": _below,
@@ -399,9 +339,6 @@ RULES: dict[str, Callable[[Pair], Any]] = {
     "pad": _pad,
     "concatenate": _concatenate,
     "iota": _iota,
-    "dot_general": _dot,
-    "conv_general_dilated": _convolve,
-    "all_gather": _gather_replicas,
     "optimization_barrier": lambda pair: list(pair.cuts),
 }
 """By primitive its rule; what goes number by number needs none."""
