@@ -60,6 +60,10 @@ class EquivalenceWarning(UserWarning):
     """The warning in place of an `EquivalenceError`, if the setting is to warn."""
 
 
+class IdWarning(UserWarning):
+    """An id that is outside of its table, so that another row is read than was meant, as JAX does; names id, leaf and table."""
+
+
 class ServerError(AmpError, RuntimeError):
     """A server process that has ended, was closed, or could not carry out a request."""
 

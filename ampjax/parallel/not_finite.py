@@ -19,9 +19,10 @@ from ampjax.jaxprs import primitives
 from ampjax.jaxprs.flat_calls import Program, without_calls
 from ampjax.parallel.config.leaf_paths import by_path, names
 from ampjax.parallel.equivalence.joined_batch import JoinedBatch
+from ampjax.parallel.id_watch import describe_outside
 from ampjax.parallel.planning.build_runner import RunnerSetup, Step
 from ampjax.parallel.planning.variable_plan import VariablePlan
-from ampjax.sparse.rewrite.outside_ids import outside_ids, outside_of
+from ampjax.sparse.rewrite.outside_ids import OutsideIds
 from ampjax.sparse.rewrite.pulled_step import rewrite
 from ampjax.sparse.rewrite.unique_ids import unique_rows
 
@@ -79,8 +80,11 @@ def _cause(setup: RunnerSetup, plan: VariablePlan, step: Step, batch: Tree) -> s
     is_weighted = program.split_loss(batch).traced.is_weighted
     text, is_written = _Values(flat, args).origin(labels, batch)
     if is_written:  # a read gives NaN for ids outside of a table
-        for path, number, n_rows, line in outside_ids(program, dense, batch):
-            return _outside_text(number, n_rows, f"`{names(program.params)[path]}`", line, batch)
+        split = program.split_loss(batch)
+        inputs = [None] * len(split.traced.leaves) + jax.tree.leaves(batch)
+        outside = [found for found in OutsideIds(split)(inputs) if found.read.mode == "fill"]
+        if outside:
+            return describe_outside(outside[0], names(program.params)[outside[0].path], batch)
     if is_weighted and text == _NO_WEIGHT:
         return "all weights of `px.Weighted` add up to 0"
     return text
@@ -168,12 +172,15 @@ def _at(eqn: Any) -> str:
     return f" ({line})" if line else ""
 
 
-def _outside_text(number: int, n_rows: int, table: str, line: str, batch: Tree) -> str:
-    """An id that is outside, with the batch's leaf that has it: as it is, or counted from the end."""
-    leaves = by_path(batch).items()
-    held = [path for path, leaf in leaves if not is_key(leaf) and np.isin([number, number - n_rows], leaf).any()]
-    of_leaf = f" of leaf `{held[0]}`" if held else ""
-    return f"id {number}{of_leaf} is outside of {table}, which has {n_rows} rows" + (f" ({line})" if line else "")
+def _read_outside(eqn: Any, indices: np.ndarray) -> list[int]:
+    """An index of a gather that is outside, and the same counted from the end; none if all are inside."""
+    shape, sizes = eqn.invars[0].aval.shape, eqn.params["slice_sizes"]
+    for column, axis in enumerate(eqn.params["dimension_numbers"].start_index_map):
+        of_axis = indices[..., column]
+        outside = of_axis[(of_axis < 0) | (of_axis > shape[axis] - sizes[axis])]
+        if outside.size:
+            return [int(outside.flat[0]), int(outside.flat[0]) - shape[axis]]
+    return []
 
 
 _REASONS = {
@@ -190,9 +197,11 @@ _REASONS = {
 def _told(eqn: Any, operands: Sequence[Any], is_wrong: Any, batch: Tree) -> str:
     """What an equation did."""
     name = eqn.primitive.name
-    if name == "gather":
-        for number, n in outside_of(eqn, np.asarray(operands[1])):
-            return _outside_text(number, n, "what it reads", primitives.source_line(eqn), batch)
+    if name == "gather" and (outside := _read_outside(eqn, np.asarray(operands[1]))):
+        held = [path for path, leaf in by_path(batch).items() if not is_key(leaf) and np.isin(outside, leaf).any()]
+        of_leaf = f" of leaf `{held[0]}`" if held else ""
+        shape = list(eqn.invars[0].aval.shape)
+        return f"id {outside[0]}{of_leaf} is outside of an array of {shape}, which `gather` reads{_at(eqn)}"
     numbers = [data_of(v).astype(np.float64) for v in operands if primitives.is_inexact(jnp.result_type(v))]
     test, text = _REASONS.get(name, (lambda *_: False, ""))
     if len(numbers) == len(operands) and test(*numbers):

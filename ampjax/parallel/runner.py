@@ -103,6 +103,10 @@ class Runner:
           HostError: If a worker's process has ended, or gives no sign of life. `restore` helps here, too. With
             `ParallaxConfig(checkpoint=...)` there is no error: all processes are started anew, and all steps since the last checkpoint are
             repeated (`recoveries`).
+
+        Warns:
+          EquivalenceWarning: In place of an `EquivalenceError`, once.
+          IdWarning: If an id is outside of its table, once; it names the id, the batch's leaf and the table.
         """
         wanted = checked_fetch(fetch, self.setup.config.sync)
         parts = self._split(batch)

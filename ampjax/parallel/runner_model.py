@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from ampjax.parallel.config.leaf_paths import names
 from ampjax.parallel.config.partitioner import Group, Partitioner
 from ampjax.parallel.config.trainable_params import check_like, checked_params
 from ampjax.parallel.equivalence.watch import EquivalenceWatch
+from ampjax.parallel.id_watch import IdWatch
 from ampjax.parallel.planning.build_runner import RunnerSetup, Step, build_step, restart_step
 from ampjax.parallel.planning.variable_plan import VariablePlan, plan_again
 from ampjax.parallel.runner_files import Saved
@@ -97,6 +99,11 @@ class BuiltModel:
     plan: VariablePlan
     step: Step
     watch: EquivalenceWatch
+
+    @cached_property
+    def ids(self) -> IdWatch:
+        """What watches over the ids of batches."""
+        return IdWatch(self.plan.program, self.plan.analysis)
 
     def settle(self) -> Step:
         """Applies all gradients that are under way, of which only asynchronous steps have any.

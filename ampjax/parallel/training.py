@@ -17,6 +17,7 @@ import numpy as np
 from ampjax.errors import (
     EquivalenceWarning,
     HostError,
+    IdWarning,
     ParameterError,
     ServerError,
     SettingsError,
@@ -157,6 +158,8 @@ class Training:
                 if metrics is None:
                     for error in model.watch.later(number, model.step, parts):
                         warnings.warn(str(error), EquivalenceWarning, stacklevel=3)
+                    if told := model.ids.look(parts):
+                        warnings.warn(told, IdWarning, stacklevel=3)
                     if following is not None and isinstance(model.step, WorkersStep):
                         model.step.announce(following)
                     metrics, dropped = self._step(model, parts, wanted)

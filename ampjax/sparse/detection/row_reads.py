@@ -162,6 +162,18 @@ def _numbers(eqn: Any, operands: Sequence[Any]) -> tuple[jax.Array, jax.Array]:
 
 def _places(eqn: Any, operands: Sequence[Any], numbering: View | Stop) -> tuple[jax.Array, jax.Array]:
     """By id where it stands in some numbering of the view's rows, int32; and whether it is inside."""
+    found = index_of(eqn, operands)
+    starts = {a: start for a, (start, _) in found.items()}
+    return _counted(numbering, starts, {a: last for a, (_, last) in found.items()})
+
+
+def index_of(eqn: Any, operands: Sequence[Any]) -> dict[int, tuple[jax.Array, int]]:
+    """By axis of what a read reads: the indices along it, and the last one that is inside.
+
+    Args:
+      eqn: A read.
+      operands: Its operands' values; the first is a view.
+    """
     shape = eqn.invars[0].aval.shape
     match eqn.primitive:
         case prim.gather_p:
@@ -173,7 +185,7 @@ def _places(eqn: Any, operands: Sequence[Any], numbering: View | Stop) -> tuple[
         case _:
             starts = {a: np.int32(start) for a, start in enumerate(eqn.params["start_indices"])}
             sizes = eqn.outvars[0].aval.shape
-    return _counted(numbering, starts, {a: shape[a] - sizes[a] for a in starts})
+    return {a: (jnp.asarray(start), shape[a] - sizes[a]) for a, start in starts.items()}
 
 
 def _counted(numbering: View | Stop, starts: Mapping[int, Any], last: Mapping[int, int]) -> tuple[jax.Array, jax.Array]:
