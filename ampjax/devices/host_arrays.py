@@ -82,6 +82,7 @@ def _of_tensor(tensor: Any, where: str, error: type[AmpError]) -> np.ndarray:
         try:
             return np.asarray(jnp.from_dlpack(tensor))  # NumPy knows no bfloat16
         except Exception:
-            library, reason = type(tensor).__module__.split(".")[0], str(first).splitlines()[0]
+            library = type(tensor).__module__.split(".")[0]
+            reason = str(first).splitlines()[0]
             got = f"a tensor of {library}, {tensor.dtype} ({reason})"
             raise error(where, "an array in host memory", got, "Convert it to NumPy first.") from first

@@ -32,7 +32,8 @@ class IdWatch:
     """
 
     def __init__(self, program: SparseProgram, analysis: Analysis):
-        self._given, self._is_told = program, False
+        self._given = program
+        self._is_told = False
         self._axes = {variable.path: variable.axes for variable in analysis if variable.sparse}
         self._find: dict[Hashable, OutsideIds] = {}
         self._seen: dict[int, tuple[int, int]] = {}  # by leaf of the batch, the smallest and the largest integer
@@ -73,7 +74,8 @@ class IdWatch:
             if is_key(leaf) or leaf.dtype.kind not in "iu" or not leaf.size:
                 continue
             array = np.asarray(leaf)
-            low, high = int(array.min()), int(array.max())
+            low = int(array.min())
+            high = int(array.max())
             least, most = self._seen.get(number, (-self._smallest, self._smallest - 1))
             if low < least or high > most:
                 self._seen[number] = min(low, least), max(high, most)
@@ -81,7 +83,8 @@ class IdWatch:
         return has_news
 
     def _outside(self, part: Tree) -> list[OutsideId]:
-        split, key = self._program.split_loss(part), signature(part)
+        split = self._program.split_loss(part)
+        key = signature(part)
         if key not in self._find:
             if len(self._find) >= MAX_SHAPES:
                 del self._find[next(iter(self._find))]

@@ -58,14 +58,13 @@ def _cause(setup: RunnerSetup, plan: VariablePlan, step: Step, batch: Tree) -> s
     """Why the loss or a gradient of a batch is not finite on one device; empty if all are."""
     program = rewrite(setup.loss_fn, plan.program.params, batch, plan.program.axes)
     dense, _ = step.read()
-    rows, inverse = {}, {}
+    rows = {}
+    inverse = {}
     for path, ids in program.ids(dense, batch).items():
         unique = unique_rows(np.asarray(ids), program.tables[path].shape[0])
         some = unique.ids if len(unique.ids) else np.zeros(1, np.int64)
-        rows[path], inverse[path] = (
-            np.asarray(step.tables[path][0].pull(some), program.tables[path].dtype),
-            unique.inverse,
-        )
+        rows[path] = np.asarray(step.tables[path][0].pull(some), program.tables[path].dtype)
+        inverse[path] = unique.inverse
     args, structure = jax.tree.flatten((dense, rows, batch, inverse))
 
     def results(*leaves: Any) -> Any:
@@ -174,7 +173,8 @@ def _at(eqn: Any) -> str:
 
 def _read_outside(eqn: Any, indices: np.ndarray) -> list[int]:
     """An index of a gather that is outside, and the same counted from the end; none if all are inside."""
-    shape, sizes = eqn.invars[0].aval.shape, eqn.params["slice_sizes"]
+    shape = eqn.invars[0].aval.shape
+    sizes = eqn.params["slice_sizes"]
     for column, axis in enumerate(eqn.params["dimension_numbers"].start_index_map):
         of_axis = indices[..., column]
         outside = of_axis[(of_axis < 0) | (of_axis > shape[axis] - sizes[axis])]

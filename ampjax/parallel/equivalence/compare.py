@@ -35,7 +35,8 @@ from ampjax.sparse.rewrite.unique_ids import pad_rows, unique_rows
 
 Tree = Any
 
-HERE, NEARBY = (0.0, 0.0), (0.05, 0.01)
+HERE = (0.0, 0.0)
+NEARBY = (0.05, 0.01)
 """By how much parameters are moved: as a share of each number, and in absolute terms."""
 
 UNITS = 64
@@ -56,7 +57,9 @@ class Comparison:
     """
 
     def __init__(self, setup: RunnerSetup, plan: VariablePlan, whole: TracedLoss, part: TracedLoss):
-        self._setup, self._plan, self._n = setup, plan, len(setup.resources.devices)
+        self._setup = setup
+        self._plan = plan
+        self._n = len(setup.resources.devices)
         # Where replicas are processes, one device of this one computes them all.
         self._devices = setup.resources.devices if setup.group is None else [None] * self._n
         try:
@@ -70,10 +73,12 @@ class Comparison:
         ]
         self._ids = [_ids_of(program) for program in self._programs]
         self._sizes = PaddedSizes()
-        smallest, single = _largest_eps(whole.jaxpr), float(jnp.finfo(jnp.float32).eps)
+        smallest = _largest_eps(whole.jaxpr)
+        single = float(jnp.finfo(jnp.float32).eps)
         out = float(jnp.finfo(whole.jaxpr.outvars[0].aval.dtype).eps)
         coarse = smallest / 2 * _coarse_additions(whole.jaxpr) if smallest > single else 0.0
-        self._eps, self._unit = smallest, 2 * out + UNITS * min(smallest, single) + coarse
+        self._eps = smallest
+        self._unit = 2 * out + UNITS * min(smallest, single) + coarse
 
     def compare(
         self, step: Step, batch: JoinedBatch, which: str, places: Sequence[tuple[float, float]]
@@ -94,11 +99,14 @@ class Comparison:
         Raises:
           Skipped: If there is no loss to compare.
         """
-        run, config = self._inputs(step, batch), self._setup.config
+        run = self._inputs(step, batch)
+        config = self._setup.config
         first = None
         for place in places:
-            one, each = run.joined(place), run.replicas(place)
-            total, over = math.fsum(each), self._n if config.average_dense == "mean" else 1
+            one = run.joined(place)
+            each = run.replicas(place)
+            total = math.fsum(each)
+            over = self._n if config.average_dense == "mean" else 1
             if not config.sync:  # gradients are neither averaged nor summed, so either will do
                 over = min((1, self._n), key=lambda over, one=one, total=total: abs(total / over - one))
             scale = max(abs(one), math.fsum(map(abs, each)) / over)
@@ -120,7 +128,8 @@ class Comparison:
 
     def _inputs(self, step: Step, batch: JoinedBatch) -> _Run:
         """The arguments of both programs."""
-        parts, joined = batch.parts, batch.whole
+        parts = batch.parts
+        joined = batch.whole
         ids = [self._ids[0](joined), *(self._ids[1](part) for part in parts)]
         rows, inverses = self._rows(step, ids)
         dense = _dense(self._setup, step)
@@ -133,7 +142,8 @@ class Comparison:
 
     def _rows(self, step: Step, ids: Sequence[dict[int, np.ndarray]]) -> tuple[dict[int, Any], list[dict[int, Any]]]:
         """By table the rows that any of some programs reads, padded; and for each of them, where its ids lie among these."""
-        rows, inverses = {}, [{} for _ in ids]
+        rows = {}
+        inverses = [{} for _ in ids]
         for leaf in ids[0]:
             path = self._plan.analysis.variables[leaf].path
             table = self._plan.program.tables[path]
@@ -147,7 +157,8 @@ class Comparison:
 
     def _mixing(self, batch: JoinedBatch) -> list[causes.Mixing]:
         """Where the program brings examples together."""
-        loss_fn, params = self._setup.loss_fn, self._plan.program.params
+        loss_fn = self._setup.loss_fn
+        params = self._plan.program.params
         part, whole = (trace_loss(loss_fn, params, each) for each in (batch.parts[0], batch.shapes))
         return causes.find_mixing(part.jaxpr, whole.jaxpr)
 

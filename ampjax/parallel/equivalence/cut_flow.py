@@ -103,7 +103,8 @@ class CutFlow:
         """The cut of an array or a number in the program. Of numbers that count examples, `np.arange(n)`, it is that of their places."""
         if is_key(part) or is_key(whole) or np.ndim(part) != np.ndim(whole):
             return None
-        part, whole = np.asarray(part), np.asarray(whole)
+        part = np.asarray(part)
+        whole = np.asarray(whole)
         if not part.shape:
             return (
                 constant(*(float(each.astype(np.float64)) for each in (part, whole))) if part.dtype != complex else None
@@ -149,7 +150,8 @@ class CutFlow:
         """A cut, if the shapes agree with it."""
         if cut is None or cut.kind == "columns":
             return cut
-        axis, wanted = grown_axis(tuple(part), tuple(whole)), cut.axis if cut.kind in ("rows", "place") else None
+        axis = grown_axis(tuple(part), tuple(whole))
+        wanted = cut.axis if cut.kind in ("rows", "place") else None
         expected = [size * self.n if a == wanted else size for a, size in enumerate(part)]
         return cut if axis == wanted and expected == list(whole) else None
 

@@ -14,7 +14,8 @@ from ampjax.parallel.equivalence.cuts import ONE, Cut, Value, add
 
 def _gather(pair: Pair) -> Value:
     operand, indices = pair.cuts
-    numbers, sizes = pair.params["dimension_numbers"], pair.params["slice_sizes"]
+    numbers = pair.params["dimension_numbers"]
+    sizes = pair.params["slice_sizes"]
     if indices.scale != ONE:
         return None
     windows = [
@@ -52,7 +53,8 @@ def _own_place(indices: Cut, column: int) -> int | None:
     columns = indices.columns or (indices,)
     if column >= len(columns) or columns[column].kind != "place":
         return None
-    axis, others = columns[column].axis, [c for i, c in enumerate(columns) if i != column]
+    axis = columns[column].axis
+    others = [c for i, c in enumerate(columns) if i != column]
     fits = all(c.is_plain and (c.kind == "same" or (c.axis, c.order) == (axis, ())) for c in others)
     return axis if fits else None
 

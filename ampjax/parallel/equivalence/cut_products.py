@@ -61,7 +61,8 @@ def _sum_over_replicas(pair: Pair) -> list[Value]:
 
 def _gather_replicas(pair: Pair) -> list[Value]:
     """All replicas' rows in their order: the joined rows."""
-    is_tiled, axis = pair.params["tiled"], pair.params["all_gather_dimension"]
+    is_tiled = pair.params["tiled"]
+    axis = pair.params["all_gather_dimension"]
     fits = [is_tiled and (cut.kind, cut.axis, cut.order) == ("rows", axis, ()) for cut in pair.cuts]
     return [Cut("same", cut.scale) if fit else None for fit, cut in zip(fits, pair.cuts, strict=True)]
 

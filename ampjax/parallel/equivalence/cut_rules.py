@@ -77,7 +77,8 @@ def _linear(pair: Pair) -> Value:
 
 def _convert(pair: Pair) -> Value:
     """A cast: of a sum, it has to keep fractions."""
-    (cut,), kinds = pair.cuts, [v.aval.dtype.kind for v in (pair.part.invars[0], pair.part.outvars[0])]
+    (cut,) = pair.cuts
+    kinds = [v.aval.dtype.kind for v in (pair.part.invars[0], pair.part.outvars[0])]
     if cut.kind in ("place", "columns"):
         return cut if kinds[1] in "iu" else None
     is_exact = kinds[1] != "b" and (kinds[0] in "iub" or kinds[1] not in "iu")
@@ -99,7 +100,8 @@ def _divide(pair: Pair) -> Value:
 
 
 def _power(pair: Pair) -> Value:
-    (cut,), times = pair.cuts, pair.params.get("y", 2)
+    (cut,) = pair.cuts
+    times = pair.params.get("y", 2)
     return scaled(cut, cut.scale**times)
 
 
@@ -136,7 +138,8 @@ def _select(pair: Pair) -> Value:
 
 def _reduce(pair: Pair) -> Value:
     """A sum, over the examples or other axes; or any other fold, over other axes."""
-    (cut,), axes = pair.cuts, pair.params["axes"]
+    (cut,) = pair.cuts
+    axes = pair.params["axes"]
     is_sum = pair.part.primitive.name == "reduce_sum"
     if cut.kind in ("place", "columns") or not (is_sum or cut.is_plain):
         return None
@@ -170,7 +173,8 @@ def _within_last(n_axes: int | Callable[[Any], int]) -> Callable[[Pair], Value]:
 
 
 def _broadcast(pair: Pair) -> Value:
-    cut, target = pair.cuts[0], pair.params["broadcast_dimensions"]
+    cut = pair.cuts[0]
+    target = pair.params["broadcast_dimensions"]
     if cut.kind == "columns" or (cut.kind == "total" and pair.grown is not None):
         return None
     if cut.kind in ("rows", "place"):
@@ -180,7 +184,8 @@ def _broadcast(pair: Pair) -> Value:
 
 def _reshape(pair: Pair) -> Value:
     """Blocks of rows stay blocks if nothing before the examples' axis is joined with it."""
-    (cut, *_), axis = pair.cuts, pair.grown
+    (cut, *_) = pair.cuts
+    axis = pair.grown
     if cut.kind == "columns" or pair.params["dimensions"] is not None:
         return None
     if cut.kind in ("same", "total"):
@@ -198,13 +203,15 @@ def _fits(order: Any, length: int) -> bool:
 
 
 def _squeeze(pair: Pair) -> Value:
-    (cut,), gone = pair.cuts, pair.params["dimensions"]
+    (cut,) = pair.cuts
+    gone = pair.params["dimensions"]
     left = [a for a in range(len(pair.shape())) if a not in gone]
     return moved(cut, left.index(cut.axis)) if cut.kind in ("rows", "place") else _kept(cut)
 
 
 def _transpose(pair: Pair) -> Value:
-    (cut,), order = pair.cuts, list(pair.params["permutation"])
+    (cut,) = pair.cuts
+    order = list(pair.params["permutation"])
     return moved(cut, order.index(cut.axis)) if cut.kind in ("rows", "place") else _kept(cut)
 
 
@@ -217,8 +224,10 @@ def _slice(pair: Pair) -> Value:
     (cut,) = pair.cuts
     if cut.kind != "rows":
         return _kept(cut)
-    start, stop = pair.params["start_indices"][cut.axis], pair.params["limit_indices"][cut.axis]
-    starts, strides = pair.whole.params["start_indices"][cut.axis], pair.params["strides"] or [1] * len(pair.out)
+    start = pair.params["start_indices"][cut.axis]
+    stop = pair.params["limit_indices"][cut.axis]
+    starts = pair.whole.params["start_indices"][cut.axis]
+    strides = pair.params["strides"] or [1] * len(pair.out)
     is_block = strides[cut.axis] == 1 and starts == pair.n * start
     return _piece(cut, pair.shape()[cut.axis], start, stop) if is_block else None
 
@@ -236,7 +245,8 @@ def _piece(cut: Cut, length: int, start: int, stop: int) -> Value:
 
 
 def _split(pair: Pair) -> Any:
-    (cut,), axis = pair.cuts, pair.params["axis"]
+    (cut,) = pair.cuts
+    axis = pair.params["axis"]
     if cut.kind != "rows" or cut.axis != axis:
         return cut if cut.kind == "rows" else _kept(cut)
     stops = list(itertools.accumulate(pair.params["sizes"]))
@@ -244,14 +254,16 @@ def _split(pair: Pair) -> Any:
 
 
 def _unstack(pair: Pair) -> Value:
-    (cut,), axis = pair.cuts, pair.params["axis"]
+    (cut,) = pair.cuts
+    axis = pair.params["axis"]
     if cut.kind != "rows":
         return _kept(cut)
     return moved(cut, cut.axis - (axis < cut.axis)) if axis != cut.axis else None
 
 
 def _stack(pair: Pair) -> Value:
-    cut, axis = add(pair.cuts, pair.n), pair.params["axis"]
+    cut = add(pair.cuts, pair.n)
+    axis = pair.params["axis"]
     return moved(cut, cut.axis + (axis <= cut.axis)) if cut is not None and cut.kind == "rows" else cut
 
 
@@ -274,7 +286,8 @@ def _pad(pair: Pair) -> Value:
 
 
 def _concatenate(pair: Pair) -> Value:
-    axis, is_last = pair.params["dimension"], pair.params["dimension"] == len(pair.out) - 1
+    axis = pair.params["dimension"]
+    is_last = pair.params["dimension"] == len(pair.out) - 1
     if any(cut.kind == "place" for cut in pair.cuts):
         ones = all(v.aval.shape[-1] == 1 for v in pair.part.invars)
         return Cut("columns", columns=tuple(pair.cuts)) if is_last and ones else None

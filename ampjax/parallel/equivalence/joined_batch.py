@@ -56,7 +56,8 @@ class JoinedBatch:
     @property
     def shapes(self) -> Tree:
         """Its shapes and dtypes."""
-        n, leaves = len(self.parts), jax.tree.leaves(abstract(self.parts[0]))
+        n = len(self.parts)
+        leaves = jax.tree.leaves(abstract(self.parts[0]))
         joined = [
             jax.ShapeDtypeStruct((n * leaf.shape[0], *leaf.shape[1:]), leaf.dtype) if own else leaf
             for leaf, own in zip(leaves, self.are_rows, strict=True)

@@ -47,7 +47,8 @@ class Proof:
     """
 
     def __init__(self, part: TracedLoss, whole: TracedLoss, n: int, scales: Sequence[int], are_rows: Sequence[bool]):
-        self._n, self._n_params = n, len(part.leaves)
+        self._n = n
+        self._n_params = len(part.leaves)
         self._traced = part, whole
         self._scales = [Fraction(scale) for scale in scales]
         leaves = [Cut("rows") if own else SAME for own in are_rows]
@@ -69,7 +70,8 @@ class Proof:
                 known = dict(zip([part for part, _ in self._asked], answers, strict=True))
                 found, new = self._follow(known)
                 if new:
-                    self._asked, self._values = [*self._asked, *new], None
+                    self._asked = [*self._asked, *new]
+                    self._values = None
                     continue
                 self._verdicts[answers] = found
             return self._verdicts[answers]
@@ -124,9 +126,11 @@ def uneven_divisors(part: TracedLoss, parts: Sequence[Sequence[Leaf]]) -> list[s
       part: The loss function for a part, without randomness.
       parts: By replica the leaves of its part.
     """
-    program, n_params = _flat(part), len(part.leaves)
+    program = _flat(part)
+    n_params = len(part.leaves)
     jaxpr, _ = program
-    alone, found = {*jaxpr.invars[n_params:], *jaxpr.constvars}, {}
+    alone = {*jaxpr.invars[n_params:], *jaxpr.constvars}
+    found = {}
     for eqn in jaxpr.eqns:
         if not eqn.effects and all(hasattr(v, "val") or v in alone for v in eqn.invars):
             alone |= set(eqn.outvars)
@@ -150,7 +154,8 @@ class Values:
 
     def __init__(self, program: Program, wanted: Sequence[Any], n_params: int):
         jaxpr, constants = program
-        needed, equations = set(wanted), []
+        needed = set(wanted)
+        equations = []
         for eqn in reversed(jaxpr.eqns):
             if any(v in needed for v in eqn.outvars):
                 equations.append(eqn)

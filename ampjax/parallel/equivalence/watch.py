@@ -111,7 +111,8 @@ class _Shape:
 
     @cached_property
     def _proof(self) -> Proof:
-        config, n = self.setup.config, self.parts
+        config = self.setup.config
+        n = self.parts
         scales = (n if config.average_dense == "mean" else 1,) if config.sync else (1, n)
         return Proof(*self.without_chance, n, scales, self.are_rows)
 
@@ -155,7 +156,8 @@ class EquivalenceWatch:
     """
 
     def __init__(self, setup: RunnerSetup, plan: VariablePlan, before: EquivalenceWatch | None = None):
-        self._setup, self._plan = setup, plan
+        self._setup = setup
+        self._plan = plan
         self._shapes: dict[Hashable, _Shape] = {}
         self._seen: Sequence[Tree] | None = None  # the batch that was looked at last
         self.found = Equivalence(skipped="there was no batch yet") if before is None else before.found
@@ -204,7 +206,8 @@ class EquivalenceWatch:
         if len(parts) == 1:
             return Equivalence(skipped="there is one replica")
         batch, shape = self._of(parts)
-        why, whole = "", None
+        why = ""
+        whole = None
         try:
             batch.require_same_scalars()
             whole = shape.whole
@@ -247,7 +250,8 @@ class EquivalenceWatch:
 
     def _of(self, parts: Sequence[Tree]) -> tuple[JoinedBatch, _Shape]:
         """A batch, and what is known for its shape."""
-        batch, key = JoinedBatch(parts, self._setup.config.shared), signature(parts[0])
+        batch = JoinedBatch(parts, self._setup.config.shared)
+        key = signature(parts[0])
         if key not in self._shapes:
             if len(self._shapes) >= MAX_SHAPES:
                 del self._shapes[next(iter(self._shapes))]

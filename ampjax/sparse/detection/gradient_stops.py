@@ -95,7 +95,8 @@ def _moves_alike(first: Any, second: Any) -> bool:
 
 def _varying_axes(atom: Any, made: Mapping[Any, Any]) -> list[int]:
     """The axes along which a value is not known to be the same."""
-    eqn, shape = None if hasattr(atom, "val") else made.get(atom), atom.aval.shape
+    eqn = None if hasattr(atom, "val") else made.get(atom)
+    shape = atom.aval.shape
     if eqn is None or eqn.primitive is not prim.broadcast_in_dim_p:
         return [a for a, n in enumerate(shape) if n != 1]
     pairs = zip(eqn.invars[0].aval.shape, eqn.params["broadcast_dimensions"], strict=True)

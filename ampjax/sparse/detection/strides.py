@@ -123,7 +123,8 @@ def reshaped(numbers: Numbers, old: Sequence[int], new: Sequence[int]) -> Number
         if len(kinds) > 1 or (inner is not None and not is_one_line([(strides[a], old[a]) for a in before], inner)):
             return None
         for a in reversed(after):
-            result[a], inner = inner, None if inner is None else inner * new[a]
+            result[a] = inner
+            inner = None if inner is None else inner * new[a]
     return tuple(result), offset
 
 
@@ -131,7 +132,8 @@ def _groups(old: Sequence[int], new: Sequence[int]) -> Iterator[tuple[list[int],
     """Axes of two shapes, less those of one, in the smallest groups of equal size."""
     first, second = ([a for a, n in enumerate(shape) if n != 1] for shape in (old, new))
     while first:
-        before, after = [first.pop(0)], [second.pop(0)]
+        before = [first.pop(0)]
+        after = [second.pop(0)]
         while (size := math.prod(old[a] for a in before)) != (other := math.prod(new[a] for a in after)):
             (before if size < other else after).append((first if size < other else second).pop(0))
         yield before, after

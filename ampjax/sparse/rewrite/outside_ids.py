@@ -98,7 +98,8 @@ class _OutsideWalk(RowInterpreter):
 
     def _read(self, eqn: Any, ins: list[Any], known: Positions, path: Path) -> tuple[list[Any], FoundIds]:
         del known
-        view, found = ins[0], {}
+        view = ins[0]
+        found = {}
         for axis, (index, last) in index_of(eqn, ins).items():
             is_outside = (index < 0) | (index > last)
             numbers = jnp.where(is_outside, index, INSIDE).astype(jnp.int32)
