@@ -72,8 +72,10 @@ READS = {
 }
 
 
-@pytest.mark.parametrize("kind", READS)
-@pytest.mark.parametrize("kept", [(), ("t", "stack")], ids=["table", "dense"])
+CASES = [*((kind, ()) for kind in READS), ("indexed", ("t", "stack")), ("by pairs", ("t", "stack"))]
+
+
+@pytest.mark.parametrize(("kind", "kept"), CASES, ids=str)
 def test_an_id_outside_is_told_once(kind, kept):
     loss, number, text = READS[kind]
     runner = make(loss, keep_dense=kept)
