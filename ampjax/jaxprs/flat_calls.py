@@ -12,19 +12,7 @@ import jax
 
 from ampjax.jaxprs import primitives
 
-CALLS = (
-    "jit",
-    "pjit",
-    "closed_call",
-    "core_call",
-    "remat",
-    "remat2",
-    "checkpoint",
-    "custom_jvp_call",
-    "custom_vjp_call",
-    "eval_jaxpr",
-    "composite",
-)
+CALLS = (*primitives.CALLS, *primitives.REMATERIALIZED, "custom_jvp_call", "custom_vjp_call", "composite")
 """Equations that only call what they hold."""
 
 Program = tuple[Any, Sequence[Any]]
