@@ -1,4 +1,4 @@
-"""Updates of selected rows: reductions of their gradients, new rows, and updates that rows have missed."""
+"""Updates of selected rows: reductions of their gradients, and new rows."""
 
 from __future__ import annotations
 
@@ -11,10 +11,6 @@ import numpy as np
 from ampjax.sparse.rows.aligned_arrays import aligned_empty
 from ampjax.sparse.rows.partition import Selection
 from ampjax.sparse.rows.row_kernels import RowKernels, padded_size
-from ampjax.sparse.rows.shared_history import SharedHistory
-
-CATCH_UP_ROWS = 16384
-"""The most rows that one call catches up."""
 
 
 @dataclass(frozen=True)
@@ -86,32 +82,3 @@ def compute_rows(kernels: RowKernels, job: RowJob, shared: Sequence[Any]) -> lis
     size = padded_size(len(job.rows))
     rows, *state = job.rows.take(size)
     return kernels.update(shared, rows, state, job.padded_grads(kernels, size))
-
-
-def catch_up(kernels: RowKernels, history: SharedHistory, rows: Selection) -> None:
-    """Applies to rows the updates that they were left out of, in each of which their gradient was zero.
-
-    Args:
-      kernels: The optimizer's compiled functions.
-      history: Shared values of past updates.
-      rows: The rows; those that missed nothing stay as they are.
-    """
-    seen = rows.seen()
-    if seen is None:
-        return
-    late = np.flatnonzero(seen < history.version)
-    # Rows of similar lag go together: then no group does more than twice the updates that its rows need.
-    group = np.frexp((history.version - seen[late]).astype(np.float64))[1]
-    for g in np.unique(group):
-        places = late[group == g]
-        for start in range(0, len(places), CATCH_UP_ROWS):
-            some = places[start : start + CATCH_UP_ROWS]
-            _catch_up(kernels, history, rows.at(some), seen[some])
-
-
-def _catch_up(kernels: RowKernels, history: SharedHistory, rows: Selection, seen: np.ndarray) -> None:
-    size = padded_size(len(rows))
-    first = np.full(size, history.length, np.int32)
-    first[: len(rows)] = seen - history.base
-    old, *state = rows.take(size)
-    rows.write(kernels.catch_up(history.values, first, history.length, old, state), history.version)

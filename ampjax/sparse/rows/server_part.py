@@ -15,12 +15,13 @@ import numpy as np
 
 from ampjax.optim.row_rule import RowTypes
 from ampjax.sparse.rows.byte_counts import ByteCounts, Columns, cut
+from ampjax.sparse.rows.catching_up import CatchUp
 from ampjax.sparse.rows.gradient_buffer import GradientBuffer, Rows
 from ampjax.sparse.rows.partition import Partition, Selection
 from ampjax.sparse.rows.partition_layout import PartitionLayout
 from ampjax.sparse.rows.row_jobs import JobPool
 from ampjax.sparse.rows.row_kernels import RowKernels
-from ampjax.sparse.rows.row_updates import CATCH_UP_ROWS, RowJob, catch_up, compute_rows, reduce_rows
+from ampjax.sparse.rows.row_updates import RowJob, compute_rows, reduce_rows
 from ampjax.sparse.rows.shared_history import SharedHistory
 
 
@@ -74,10 +75,11 @@ class ServerPart:
         layout, history = settings.layout, settings.history
         self._types, self._layout, self._kernels, self._traffic = settings.types, layout, kernels, traffic
         self._history = copy.deepcopy(history)
-        seen = history.version if history.capacity else None
+        seen = history.version if history.max_lag else None
         self._partitions = {
             p: Partition(p, layout.size(p), settings.types, seen, settings.folder) for p in settings.partitions
         }
+        self._catch_up = CatchUp(kernels, self._history, list(self._partitions.values()), layout.n_rows)
         self._jobs = JobPool(self._partitions, settings.n_servers)
         self._n_updates = self._n_pulls = 0
         self._buffers: dict[int, GradientBuffer] = {}
@@ -110,7 +112,7 @@ class ServerPart:
           By partition, fresh arrays `[n, *row]`.
         """
         self._n_pulls += announced
-        catch_up(self._kernels, self._history, self._jobs.select(rows))
+        self._catch_up.rows(self._jobs.select(rows))
         width = cut(np.empty((0, *self._types.shape)), columns).shape[1:]
         result = {p: np.empty((len(local), *width), wire_dtype) for p, local in rows.items()}
 
@@ -201,11 +203,10 @@ class ServerPart:
           update: Its number.
           shared: Its shared values.
         """
-        if self._history.is_full:
-            self.settle()
+        self._catch_up.before_update(shared)
 
         def new_rows(job: RowJob) -> list[np.ndarray]:
-            catch_up(self._kernels, self._history, job.rows)
+            self._catch_up.rows(job.rows)
             return compute_rows(self._kernels, job, shared)
 
         jobs = self._jobs.cut(self.rows(update))
@@ -267,11 +268,7 @@ class ServerPart:
 
     def settle(self) -> None:
         """Catches up all rows, so that the history is no longer needed."""
-        for part in self._partitions.values() if self._history.length else ():
-            for start in range(0, part.n_rows, CATCH_UP_ROWS):
-                local = np.arange(start, min(start + CATCH_UP_ROWS, part.n_rows))
-                catch_up(self._kernels, self._history, Selection(((part, local),)))
-        self._history.clear()
+        self._catch_up.settle()
 
     def history(self) -> SharedHistory:
         """Shared values of past updates."""

@@ -67,7 +67,7 @@ class Table:
       wire_dtype: The dtype of rows and gradients between client and server; the table's, if None. `bfloat16` halves bytes.
       folder: A folder for arrays larger than memory: they are mapped files in a new subfolder, which is removed
         with the table. None: ordinary memory.
-      max_lag: In `faithful` mode, the most updates that a row may miss; then the missed updates of all rows are made.
+      max_lag: In `faithful` mode, the most updates that a row may miss. With each update, one in so many rows catches up.
       processes: Server processes; server s of the table is process number s. The table behaves the same. None: its servers
         are in this process.
 
@@ -92,7 +92,7 @@ class Table:
         mode: str = "lazy",
         wire_dtype: Any = None,
         folder: str | Path | None = None,
-        max_lag: int = 1024,
+        max_lag: int = 64,
         processes: ServerProcesses | None = None,
     ):
         check_values(values)

@@ -75,7 +75,7 @@ class Shards:
         self._first_version = self.version
         self.client = RowClient(self.place, ask, connection.counts)
         self._successor: Shards | None = None
-        self._has_counts = history.capacity > 0
+        self._has_counts = history.max_lag > 0
         self._folder = _own_folder(settings.folder)  # goes when this does
         # There are as many servers as there ever were.
         connection.counts.extend(ByteCounts() for _ in range(settings.n_servers - len(connection.counts)))

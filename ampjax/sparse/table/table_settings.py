@@ -58,7 +58,7 @@ class TableSettings:
         if self.mode not in ("lazy", "faithful"):
             raise TableError("mode", "`lazy` or `faithful`", f"{self.mode!r}", "Choose one of the two.")
         if not (isinstance(self.max_lag, int) and self.max_lag > 0):
-            raise TableError("max_lag", "an integer above 0", f"{self.max_lag!r}", "1024 is the default.")
+            raise TableError("max_lag", "an integer above 0", f"{self.max_lag!r}", "64 is the default.")
         if self.wire_dtype is not None:
             checked_wire(self.wire_dtype)
         if self.folder is not None and Path(self.folder).is_file():
