@@ -109,16 +109,24 @@ class RowKernels:
         """
         return self._run("update", tuple(shared), rows, tuple(state), grads)
 
-    def partials(self, turn: int, shared: Sequence[Any], grads: np.ndarray, weights: np.ndarray) -> list[np.ndarray]:
-        """One round's reductions over some rows.
+    def partials(
+        self,
+        turn: int,
+        shared: Sequence[Any],
+        grads: np.ndarray,
+        weights: np.ndarray,
+        parameters: np.ndarray | None = None,
+    ) -> list[np.ndarray]:
+        """One round's reductions over some rows, each with a leading axis of parameters.
 
         Args:
           turn: The round.
           shared: Shared values for the round.
           grads: `[n, *row]`, n a padded size.
           weights: How often each row counts, `[n]`, int32; 0 where there is padding.
+          parameters: By row which of the table's parameters it belongs to, `[n]`, int32; None if there is one.
         """
-        return self._run(partials_name(turn), tuple(shared), grads, weights)
+        return self._run(partials_name(turn), tuple(shared), grads, weights, parameters)
 
     def catch_up(
         self,

@@ -48,7 +48,12 @@ class RowJob:
 
 
 def reduce_rows(
-    kernels: RowKernels, job: RowJob, turn: int, shared: Sequence[Any], n_untouched: int
+    kernels: RowKernels,
+    job: RowJob,
+    turn: int,
+    shared: Sequence[Any],
+    n_untouched: np.ndarray,
+    parameters: np.ndarray,
 ) -> list[np.ndarray]:
     """One round's reductions over a job's rows, and over rows that were not touched, whose gradient is zero.
 
@@ -57,15 +62,21 @@ def reduce_rows(
       job: The rows.
       turn: The round.
       shared: Shared values for the round.
-      n_untouched: How many rows were not touched.
+      n_untouched: By parameter of the table, how many of its rows were not touched.
+      parameters: By row of the job its parameter.
 
     Returns:
-      The reductions, in the order of the rule's.
+      The reductions, in the order of the rule's, each with a leading axis of parameters.
     """
-    n = len(job.rows)
-    weights = np.zeros(padded_size(n + 1), np.int32)
-    weights[:n], weights[n] = 1, n_untouched
-    return kernels.partials(turn, shared, job.padded_grads(kernels, len(weights)), weights)
+    n, n_parameters = len(job.rows), len(n_untouched)
+    weights = np.zeros(padded_size(n + n_parameters), np.int32)
+    weights[:n], weights[n : n + n_parameters] = 1, n_untouched
+    grads = job.padded_grads(kernels, len(weights))
+    if n_parameters == 1:
+        return kernels.partials(turn, shared, grads, weights)
+    of_rows = np.zeros(len(weights), np.int32)
+    of_rows[:n], of_rows[n : n + n_parameters] = parameters, np.arange(n_parameters)
+    return kernels.partials(turn, shared, grads, weights, of_rows)
 
 
 def compute_rows(kernels: RowKernels, job: RowJob, shared: Sequence[Any]) -> list[np.ndarray]:

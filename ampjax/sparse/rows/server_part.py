@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -192,9 +193,25 @@ class ServerPart:
           For each piece the reductions, in the order of the rule's.
         """
         jobs = self._jobs.cut_between_partitions(self.rows(update)) or [RowJob(Selection(()), ())]
-        n_untouched = sum(part.n_rows for part in self._partitions.values()) - sum(len(job.rows) for job in jobs)
-        first = reduce_rows(self._kernels, jobs[0], turn, shared, n_untouched)
-        return [first, *self._jobs.run(lambda job: reduce_rows(self._kernels, job, turn, shared, 0), jobs[1:])]
+        of_jobs = [self._parameters(job.rows) for job in jobs]
+        touched = np.bincount(np.concatenate(of_jobs), minlength=len(self._types.starts))
+        counts = [self._n_rows - touched, *[np.zeros_like(touched)] * (len(jobs) - 1)]
+        return self._jobs.run(
+            lambda *work: reduce_rows(self._kernels, work[0], turn, shared, *work[1:]), jobs, counts, of_jobs
+        )
+
+    def _parameters(self, rows: Selection) -> np.ndarray:
+        """By row which of the table's parameters it belongs to."""
+        ids = [self._layout.row_ids(part.index, local) for part, local in rows.parts]
+        return np.searchsorted(self._types.starts, np.concatenate([np.zeros(0, np.int64), *ids]), "right") - 1
+
+    @cached_property
+    def _n_rows(self) -> np.ndarray:
+        """By parameter, how many of its rows are in here."""
+        stops = [*self._types.starts[1:], self._layout.n_rows]
+        spans = [self._layout.within(p, 0, stop)[1] for p in self._partitions for stop in stops]
+        counts = np.array([span.stop - span.start for span in spans]).reshape(len(self._partitions), -1)
+        return np.diff(counts.sum(0), prepend=0)
 
     def prepare(self, update: int, shared: Sequence[Any]) -> None:
         """Computes an update of touched rows; none of them changes before `commit`.
