@@ -73,7 +73,8 @@ class RowRule:
       rounds: For each round the reductions of each parameter's rows, and the slice that makes what they fold.
       step: The slice of the update.
       variables: The update's row inputs: parameters, gradients, states.
-      starts: The first row of each parameter whose rows the table holds.
+      parameters: The parameters whose rows the table holds, one after the other.
+      starts: The first row of each of them.
     """
 
     table: str
@@ -84,7 +85,8 @@ class RowRule:
     rounds: tuple[tuple[tuple[tuple[Reduction, ...], ...], RowSlice], ...]
     step: RowSlice
     variables: tuple[Var, Var, tuple[Var, ...]]
-    starts: tuple[int, ...] = (0,)
+    parameters: tuple[str, ...]
+    starts: tuple[int, ...]
 
     @property
     def types(self) -> RowTypes:
@@ -96,6 +98,17 @@ class RowRule:
         """Whether an update changes no row whose gradient is zero. Then `lazy` and `faithful` tables are the same."""
         rows, gradient, state = self.variables
         return zero_gradient_is_noop(self.step, gradient, dict(zip((rows, *state), self.step.results, strict=True)))
+
+    def row_name(self, row: int) -> str:
+        """What a row of the table is called in messages.
+
+        Args:
+          row: Its number.
+        """
+        if len(self.parameters) == 1:
+            return f"row {row}"
+        place = int(np.searchsorted(self.starts, row, "right")) - 1
+        return f"row {row - self.starts[place]} of `{self.parameters[place]}`"
 
     def init(self, rows: Any) -> list[jax.Array]:
         """Makes the state of some rows, each `[n, *shape]`, as `tx.init` would.

@@ -30,6 +30,8 @@ Tree = Any
 Program = tuple[FlatProgram, Dependence]
 ALONE = ""
 """The path of the one leaf of a tree that is an array."""
+FEWEST_STACKED = 4
+"""Tables that are stacked at least. Fewer cost little each by itself, and stay where they can be looked at one by one."""
 
 _DENSE = "Keep the variable dense, or take a transform whose state has one entry per row."
 
@@ -223,7 +225,8 @@ def _stacked(treatments: _Treatments, alike: Mapping[str, Hashable] | None) -> d
     groups: dict[Hashable, list[str]] = {}
     for table in tables:
         groups.setdefault((alike[table], treatments.of(table)), []).append(table)
-    return {stack_name(members): tuple(members) for members in groups.values()}
+    stacks = [[members] if len(members) >= FEWEST_STACKED else [[t] for t in members] for members in groups.values()]
+    return {stack_name(members): tuple(members) for members in itertools.chain(*stacks)}
 
 
 def stack_name(tables: Sequence[str]) -> str:
@@ -313,6 +316,7 @@ def _rule(
         rounds=tuple(rounds),
         step=row_slice(flat, dependence, table, results),
         variables=(row, flat.inputs[place], state_vars),
+        parameters=members,
         starts=starts,
     )
 

@@ -20,9 +20,10 @@ from ampjax.parallel.config.partitioner import Group
 from ampjax.parallel.config.trainable_params import check_like, checked_params
 from ampjax.parallel.planning.build_runner import RunnerSetup, Step, restart_step
 from ampjax.parallel.planning.variable_plan import VariablePlan
-from ampjax.parallel.runner_files import Saved
+from ampjax.parallel.runner_files import Like, Saved
 from ampjax.parallel.steps.asynchronous_steps import AsyncStep
 from ampjax.parallel.steps.synchronous_steps import DenseStep
+from ampjax.sparse.table.table_parts import TablePart
 
 Tree = Any
 
@@ -119,7 +120,11 @@ class BuiltModel:
     def params(self) -> Tree:
         """All parameters as the single-device program has them, host arrays."""
         params, _ = self.settle().read()
-        return self.plan.program.join(params, {path: copies[0].dense() for path, copies in self.step.tables.items()})
+        return self.plan.program.join(params, {path: rows.arrays(1)[0] for path, rows in self._parts().items()})
+
+    def _parts(self) -> dict[str, TablePart]:
+        """By variable its rows in its table."""
+        return {} if isinstance(self.step, DenseStep) else self.step.homes.parts()
 
     def opt_state(self) -> Tree:
         """The optimizer's state, as `tx.init` makes it for the single-device program."""
@@ -127,7 +132,7 @@ class BuiltModel:
         if isinstance(self.step, DenseStep):
             return state
         program = self.plan.program
-        rows = {path: program.as_leaves(path, copies[0].opt_state) for path, copies in self.step.tables.items()}
+        rows = {path: program.as_leaves(path, part.arrays()[1:]) for path, part in self._parts().items()}
         return self.step.homes.split.state.fill(jax.tree.leaves(state), rows)
 
     def reset(self, params: Tree) -> None:
@@ -152,7 +157,8 @@ class BuiltModel:
         """
         if isinstance(self.step, DenseStep):
             return
-        homes, counts = self.step.homes, dict.fromkeys(group.paths, count)
+        table_of = self.plan.table_of
+        homes, counts = self.step.homes, {table_of[path]: count for path in group.paths}
         if not homes.is_split(counts):  # a search asks before each step, and settling takes the staleness away
             self.settle()
             homes.resplit(counts)
@@ -170,8 +176,7 @@ class BuiltModel:
           DataError: If the folder holds anything else, or is the one in which the program runs.
         """
         step = self.settle()
-        tables = {name: copies[0] for name, copies in step.tables.items()}
-        runner_files.save(path, steps, *step.read(), tables, notes, axes=self.plan.program.transposed)
+        runner_files.save(path, steps, *step.read(), self._parts(), notes, axes=self.plan.program.transposed)
 
     def restore(self, path: str | Path) -> Saved:
         """Reads a checkpoint into the homes, once all of it was checked. Gradients under way are dropped.
@@ -187,9 +192,20 @@ class BuiltModel:
           TableError: If files are missing, cut off or altered.
         """
         step = self._ready_for_tables()
-        saved = runner_files.load(path, *step.like(), step.tables, self.plan.program.transposed)
+        saved = runner_files.load(path, *step.like(), self._like(step), self.plan.program.transposed)
         step.write(saved.params, saved.state, saved.tables)
         return saved
+
+    def _like(self, step: Step) -> dict[str, list[Like]]:
+        """By table how its copies are loaded."""
+        if isinstance(step, DenseStep):
+            return {}
+        parts, result = step.homes.parts(), {}
+        for name, copies in step.tables.items():
+            held = {path: parts[path] for path in self.plan.program.members[name]}
+            shapes, states = ({path: getattr(part, what) for path, part in held.items()} for what in ("shape", "state"))
+            result[name] = [Like(table.rule, table.settings, shapes, states) for table in copies]
+        return result
 
     def readable(self, by_path: Mapping[str, Any]) -> dict[str, Any]:
         """Writes paths as names with `/` between them.

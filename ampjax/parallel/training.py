@@ -103,7 +103,7 @@ class Training:
 
     def _built(self, initial: InitialModel, parts: Sequence[Tree]) -> BuiltModel:
         setup, first = self.setup, initial.first
-        plan = plan_variables(setup.loss_fn, first, parts, setup.resources, setup.config, self._partitioners)
+        plan = plan_variables(setup.loss_fn, first, parts, setup.resources, setup.config, self._partitioners, setup.tx)
         model = BuiltModel(setup, plan, build_step(setup, plan, first, parts))
         saved = None if initial.checkpoint is None else model.restore(initial.checkpoint)
         equivalence = check_equivalence(setup, plan, model.step, parts)

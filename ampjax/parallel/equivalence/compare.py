@@ -173,7 +173,9 @@ class _Losses:
         # Where replicas are processes, one device of this one computes them all.
         devices = setup.resources.devices if setup.group is None else [None] * len(parts)
         try:
-            programs = [make_split_loss(without_randomness(loss), plan.program.axes) for loss in traced]
+            programs = [
+                make_split_loss(without_randomness(loss), plan.program.axes, plan.program.members) for loss in traced
+            ]
         except Exception as error:  # of what the user's program does with batches of that size
             raise _Skipped(f"{type(error).__name__}: {error}") from error
         smallest = _largest_eps(whole.jaxpr)
@@ -208,12 +210,12 @@ class _Losses:
         part = trace_loss(self._setup.loss_fn, self._plan.program.params, self._part)
         return causes.find_mixing(part.jaxpr, self._whole.jaxpr)
 
-    def _ids(self, program: SplitLoss, batch: Tree) -> dict[int, np.ndarray]:
+    def _ids(self, program: SplitLoss, batch: Tree) -> dict[str, np.ndarray]:
         if not program.axes:
             return {}
         leaves: list[Any] = [None] * len(program.traced.leaves)
         ids = jax.jit(lambda batch: program.ids([*leaves, *jax.tree.leaves(batch)]))(batch)
-        return {leaf: np.asarray(array) for leaf, array in ids.items()}
+        return {table: np.asarray(array) for table, array in ids.items()}
 
 
 def _mapped(program: SplitLoss, devices: Sequence[Device], axis: str | None) -> Callable[..., Any]:
@@ -248,21 +250,20 @@ def _moved(leaf: jax.Array, relative: Any, absolute: Any) -> jax.Array:
 
 
 def _rows(
-    plan: VariablePlan, step: Step, ids: Sequence[dict[int, np.ndarray]]
-) -> tuple[dict[int, Any], list[dict[int, Any]]]:
+    plan: VariablePlan, step: Step, ids: Sequence[dict[str, np.ndarray]]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """By table the rows that any of some programs reads; and for each of them, where its ids lie among these."""
     rows, inverses = {}, [{} for _ in ids]
-    for leaf in ids[0]:
-        path = plan.analysis.variables[leaf].path
-        table = plan.program.tables[path]
-        unique = unique_rows(np.concatenate([each[leaf] for each in ids]), table.shape[0])
+    for name in ids[0]:
+        table = plan.program.tables[name]
+        unique = unique_rows(np.concatenate([each[name] for each in ids]), table.shape[0])
         some = (
             unique.ids if len(unique.ids) else np.zeros(1, np.int64)
         )  # a step that reads no row still looks somewhere
-        rows[leaf] = np.asarray(step.tables[path][0].pull(some)).astype(table.dtype)  # they may come narrower
-        stops = np.cumsum([len(each[leaf]) for each in ids])[:-1]
+        rows[name] = np.asarray(step.tables[name][0].pull(some)).astype(table.dtype)  # they may come narrower
+        stops = np.cumsum([len(each[name]) for each in ids])[:-1]
         for inverse, positions in zip(inverses, np.split(unique.inverse, stops), strict=True):
-            inverse[leaf] = positions
+            inverse[name] = positions
     return rows, inverses
 
 

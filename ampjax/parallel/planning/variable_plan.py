@@ -10,18 +10,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import optax
 
 from ampjax.cluster.hosts.resources import RemoteDevice, Resources
 from ampjax.devices.loss_collectives import AXIS
 from ampjax.devices.memory_budget import device_bytes
 from ampjax.errors import SettingsError
+from ampjax.optim.split_transform import Split
 from ampjax.parallel.config.config import ParallaxConfig
 from ampjax.parallel.config.leaf_paths import matches, names
 from ampjax.parallel.config.partitioner import Group, Partitioner, group_variables
 from ampjax.parallel.homes.placement import place_variables
+from ampjax.parallel.homes.row_homes import row_bytes
+from ampjax.parallel.planning.stacking import by_shape, split_and_stack
 from ampjax.parallel.steps import batch_rows
 from ampjax.parallel.steps.step_programs import LossFn
-from ampjax.sparse.detection.detect import Analysis, Variable, find_sparse
+from ampjax.sparse.detection.detect import MIN_ROWS, Analysis, Variable, analyse
+from ampjax.sparse.detection.loss_jaxpr import trace_loss
 from ampjax.sparse.rewrite.pulled_step import SparseProgram, rewrite
 from ampjax.sparse.table.table_or_dense import TableOrDense, table_or_dense
 
@@ -34,17 +39,19 @@ class VariablePlan:
 
     Args:
       analysis: What detection says of each variable.
-      program: The loss on pulled rows of the tables.
+      program: The loss on pulled rows of the tables, each of which holds the rows of one variable or of several.
+      split: The optimizer, cut in two; None if there is no table.
       has_aux: Whether the loss function gives `(loss, aux)`.
       alpha: By sparse variable, the share of its rows that a replica touched in the first batch.
       choice: By variable: `allreduce`, `server`, `table at servers` or `table on every machine`, and why.
       groups: Tables that are split alike.
       partitions: By table the number of partitions to start with.
-      servers: By variable at servers the server of each partition.
+      servers: By table or dense variable at servers the server of each partition.
     """
 
     analysis: Analysis
     program: SparseProgram
+    split: Split | None
     has_aux: bool
     alpha: Mapping[str, float]
     choice: Mapping[str, str]
@@ -54,8 +61,13 @@ class VariablePlan:
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """The variables that are tables."""
-        return tuple(self.program.tables)
+        """The variables that are kept by rows."""
+        return tuple(self.program.axes)
+
+    @property
+    def table_of(self) -> dict[str, str]:
+        """By variable that is kept by rows the table that holds them."""
+        return {path: name for name, paths in self.program.members.items() for path in paths}
 
     def load(self, n_servers: int) -> list[int]:
         """Bytes of dense variables at each server. They stay where they are when tables are split anew.
@@ -65,7 +77,7 @@ class VariablePlan:
         """
         result = [0] * n_servers
         for path, (server, *_) in self.servers.items():
-            result[server] += 0 if path in self.tables else _nbytes(self.analysis[path])
+            result[server] += 0 if path in self.program.tables else _nbytes(self.analysis[path])
         return result
 
 
@@ -76,6 +88,7 @@ def plan_variables(
     resources: Resources,
     config: ParallaxConfig,
     partitioners: Sequence[Partitioner],
+    tx: optax.GradientTransformation,
 ) -> VariablePlan:
     """Plans a model.
 
@@ -86,33 +99,48 @@ def plan_variables(
       resources: The machines.
       config: The settings.
       partitioners: The user's partitioners.
+      tx: The optimizer.
 
     Returns:
       What becomes of each variable.
 
     Raises:
+      TableError: If the optimizer does not work row by row on a table.
       ParameterError: If parameters don't fit the loss function.
       DataError: If the batch is nothing that JAX takes.
       SettingsError: If the loss is no scalar, a partitioner or a pattern of what stays dense fits nothing, or a `Weighted` shall be summed.
     """
     mapped = ((AXIS, len(parts)),) if config.sync else ()  # without a barrier each replica steps alone
-    analysis = find_sparse(loss_fn, params, parts[0], mapped=mapped)
+    traced = trace_loss(loss_fn, params, parts[0], mapped)
+    analysis = Analysis(analyse(traced, MIN_ROWS))
     text = names(params)
     _check_patterns(config.keep_dense, text)
     sparse = {v.path: v.axes for v in analysis if v.sparse and _may_be_table(v, text, config)}
-    program = rewrite(loss_fn, params, parts[0], sparse, mapped)
-    traced = program.split_loss(parts[0]).traced
+
+    def rewritten(axes: Mapping[str, tuple[int, ...]], stacks: Mapping[str, Sequence[str]]) -> SparseProgram:
+        return rewrite(loss_fn, params, parts[0], axes, mapped, stacks, traced)
+
+    program = rewritten(sparse, by_shape(analysis, sparse))
     _check_reductions(traced.is_weighted, config)
     alpha = measure_alpha(program, params, parts)
     is_hybrid = config.run_option == "hybrid"
     homes = _homes(analysis, alpha, resources, config) if is_hybrid else {}
     tables = {path: axes for path, axes in sparse.items() if not is_hybrid or homes[path].is_table}
-    program = program if tables == sparse else rewrite(loss_fn, params, parts[0], tables, mapped)
-    groups = _groups(partitioners, {path: program.tables[path].shape[0] for path in tables}, text)
-    partitions = {path: _start(group, resources, config) for group in groups for path in group.paths}
+    if tables != sparse:
+        program = rewritten(tables, by_shape(analysis, tables))
+    groups = _groups(partitioners, {path: analysis[path].n_rows for path in tables}, text)
+    starts = {group: _start(group, resources, config) for group in groups}
+    split = None
+    if tables:
+        split = split_and_stack(tx, program, analysis, params, parts[0], starts, resources, config)
+        if split.members != program.members:
+            program = rewritten(tables, split.members)
+    of_paths = {path: n for group, n in starts.items() for path in group.paths}
+    partitions = {name: of_paths[paths[0]] for name, paths in program.members.items()}
     return VariablePlan(
         analysis=analysis,
         program=program,
+        split=split,
         has_aux=traced.has_aux,
         alpha=alpha,
         choice={v.path: _choice(v, tables, homes, config) for v in analysis},
@@ -218,12 +246,11 @@ def _servers(
 ) -> dict[str, tuple[int, ...]]:
     """Servers of all that lives at servers, placed together."""
     sizes = {}
-    for variable in analysis:
-        is_table = variable.path in program.tables
-        if is_table and config.run_option != "ar":
-            n_rows = program.tables[variable.path].shape[0]
-            sizes[variable.path] = (n_rows, _nbytes(variable) // n_rows)
-        if not is_table and config.dense_at_servers:
+    first = {paths[0]: program.tables[name] for name, paths in program.members.items()}
+    for variable in analysis:  # in the parameters' order
+        if (table := first.get(variable.path)) is not None and config.run_option != "ar":
+            sizes[table.path] = (table.shape[0], row_bytes(table))
+        if variable.path not in program.axes and config.dense_at_servers:
             sizes[variable.path] = (1, _nbytes(variable))
     return place_variables(sizes, partitions, len(resources.servers))
 

@@ -99,16 +99,19 @@ def rows_of_replicas(program: SparseProgram, ids: Sequence[Mapping[str, Any]]) -
 
 
 def alphas(program: SparseProgram, workers: ReplicaRows) -> dict[str, float]:
-    """The share of its rows that a replica touches, by table: the mean over replicas.
+    """The share of its rows that a replica touches, by variable: the mean over replicas.
 
     Args:
       program: The rewritten loss.
       workers: By table, the rows that each replica reads.
     """
-    return {
-        path: touched_share([len(unique.ids) for unique in each], program.tables[path].shape[0])
-        for path, each in workers.items()
-    }
+    result = {}
+    for table, each in workers.items():
+        stack = program.stacks[table]
+        counts = [stack.counts(unique.ids) for unique in each]
+        for path, (first, end) in stack.spans.items():
+            result[path] = touched_share([of_replica[path] for of_replica in counts], end - first)
+    return result
 
 
 def pull(

@@ -255,18 +255,19 @@ class ServerPart:
 
     # ---- all rows ----------------------------------------------------------------------------------------------------
 
-    def read(self, start: int, stop: int) -> dict[int, list[np.ndarray]]:
+    def read(self, start: int, stop: int, n_arrays: int | None = None) -> dict[int, list[np.ndarray]]:
         """Reads what is in here of rows start to stop of the table.
 
         Args:
           start: The first row.
           stop: The row after the last.
+          n_arrays: How many arrays; None for all.
 
         Returns:
           By partition parameters, states and counts as they are: views.
         """
         return {
-            p: [array[self._layout.within(p, start, stop)[1]] for array in part.everything]
+            p: [array[self._layout.within(p, start, stop)[1]] for array in part.everything[:n_arrays]]
             for p, part in self._partitions.items()
         }
 

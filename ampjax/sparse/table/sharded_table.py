@@ -18,7 +18,7 @@ import optax
 from jaxtyping import Float, Int
 
 from ampjax.errors import TableError
-from ampjax.optim.row_rule import RowRule, Values
+from ampjax.optim.row_rule import RowRule, RowState, Values
 from ampjax.optim.split_rows import ALONE, split_alone
 from ampjax.optim.split_transform import Split
 from ampjax.optim.split_update import SharedVariables, prepare_update
@@ -223,13 +223,27 @@ class Table:
           `[n_rows, *row]` in the table's dtype.
         """
         with self._connection.lock:
-            return self._shards.whole()[0]
+            return self._shards.arrays(n_arrays=1)[0]
+
+    def arrays(self, first: int, end: int, n_arrays: int | None = None) -> list[np.ndarray]:
+        """Copies parameters and states of some consecutive rows after all updates so far.
+
+        Args:
+          first: The first row.
+          end: The row after the last.
+          n_arrays: How many arrays: 1 for parameters alone; None for all.
+
+        Returns:
+          `[end - first, ...]` each: parameters, then the rule's states.
+        """
+        with self._connection.lock:
+            return self._shards.arrays(first, end, n_arrays)
 
     @property
     def opt_state(self) -> Any:
         """The optimizer's state: as `tx.init` makes it, or for a `RowRule` a list of its row states. A copy."""
         with self._connection.lock:
-            rows, variables = self._shards.whole()[1:], self._variables
+            rows, variables = self._shards.arrays()[1:], self._variables
             if variables is None:
                 return rows
             return variables.split.state.fill(jax.tree.leaves(variables.state), {ALONE: rows})
@@ -284,7 +298,7 @@ class Table:
         """
         ids, columns = checked_ids(row_ids, self.n_rows, "push"), checked_columns(columns, self.rule.shape)
         given = np.asarray(grads)
-        ids, sums = ready_to_push(ids, given, self.rule.types, self._settings.wire)
+        ids, sums = ready_to_push(ids, given, self.rule, self._settings.wire)
         with self._connection.lock:
             pending = self.expect() if into is None else into
             self._require_own(pending)
@@ -391,13 +405,23 @@ class Table:
         Args:
           folder: Made if it is missing.
         """
+        self.save_part(folder, 0, self.n_rows, self.rule.state)
+
+    def save_part(self, folder: str | Path, first: int, end: int, state: Sequence[RowState]) -> None:
+        """Writes some rows as a table of their own, as `save` does.
+
+        Args:
+          folder: Made if it is missing.
+          first: The first row.
+          end: The row after the last.
+          state: The rule's state under the names that it has for these rows.
+        """
         with self._connection.lock:
             self.settle()
-            n_arrays = 1 + len(self.rule.state)
-            rows = ((start, arrays[:n_arrays]) for start, arrays in self._shards.blocks())
-            facts = self._facts() | {
+            rows = self._shards.blocks(first, end, 1 + len(state))
+            facts = self._facts(end - first, state) | {
                 "version": self.version,
-                "settings": self._settings.facts_to_save(self.n_partitions),
+                "settings": self._settings.facts_to_save(min(self.n_partitions, end - first)),
             }
             table_files.save(folder, facts, rows, [np.asarray(leaf) for leaf in self._shared_leaves])
 
@@ -416,22 +440,73 @@ class Table:
         Raises:
           TableError: If files are missing, cut off or altered, or the transform keeps other state than was saved.
         """
-        saved = table_files.read_manifest(folder, shape=list, dtype=str, settings=dict, version=int)
-        arrays, others = table_files.read_arrays(folder, saved)
-        kept = settings_of_saved(
-            folder, saved, arrays, settings
-        )  # before a table is made: the files hold as many rows as it will have
+        return cls.load_parts([folder], tx, **settings)
+
+    @classmethod
+    def load_parts(
+        cls,
+        folders: Sequence[str | Path],
+        tx: optax.GradientTransformation | RowRule,
+        /,
+        states: Sequence[Sequence[RowState]] | None = None,
+        **settings: Any,
+    ) -> Table:
+        """Loads a table from several that were saved, one's rows after the other's, as `load` does.
+
+        Args:
+          folders: The folders that `save` or `save_part` wrote.
+          tx: The transform or rule of the table.
+          states: For each folder the rule's state under the names that it has there; None for those of the rule.
+          settings: As for `load`.
+
+        Returns:
+          The table.
+
+        Raises:
+          TableError: As `load` does; or if they were saved after different numbers of updates.
+        """
+        saved = [table_files.read_manifest(each, shape=list, dtype=str, settings=dict, version=int) for each in folders]
+        read = [table_files.read_arrays(*each) for each in zip(folders, saved, strict=True)]
+        n_rows = sum(len(arrays[0]) for arrays, _ in read if arrays)
+        # Before a table is made: the files hold as many rows as it will have.
+        kept = [
+            settings_of_saved(folder, of_one, arrays, settings, n_rows)
+            for folder, of_one, (arrays, _) in zip(folders, saved, read, strict=True)
+        ]
+        versions = [of_one["version"] for of_one in saved]
+        if len({*versions}) > 1:
+            fix = "Load tables of one checkpoint."
+            raise TableError(f"{folders[0]} and others", "tables after one number of updates", f"{versions}", fix)
+        row = read[0][0][0].shape[1:]
         table = cls.__new__(cls)
-        table._start(kept, tx, *_split_and_rule(tx, arrays[0].shape, kept.dtype), version=saved["version"])
+        table._start(kept[0], tx, *_split_and_rule(tx, (n_rows, *row), kept[0].dtype), version=versions[0])
+        start = 0
+        for place, (arrays, others) in enumerate(read):
+            table._check_saved(folders[place], saved[place], arrays, others, (states or [table.rule.state])[place])
+            table._shards.fill(row_blocks.of_arrays(arrays, start))
+            start += len(arrays[0])
+        if table._variables is not None:
+            table._variables.state = jax.tree.unflatten(jax.tree.structure(table._variables.state), read[0][1])
+        for folder in folders:
+            table_files.sweep(folder)
+        return table
+
+    def _check_saved(
+        self,
+        folder: str | Path,
+        saved: Mapping[str, Any],
+        arrays: Sequence[np.ndarray],
+        others: Sequence[np.ndarray],
+        state: Sequence[RowState],
+    ) -> None:
+        """Returns if what was saved is a part of this table, with the state that its transform keeps."""
+        n_rows, facts = len(arrays[0]), self._facts(len(arrays[0]), state)
+        rows = [((n_rows, *shape), np.dtype(dtype)) for shape, dtype in self.rule.types.arrays]
+        shared = [(np.shape(leaf), np.dtype(leaf.dtype)) for leaf in self._shared_leaves]
         types = [(array.shape, array.dtype) for array in arrays], [(other.shape, other.dtype) for other in others]
-        if (facts := table._facts()) != {name: saved.get(name) for name in facts} or types != table._types():
+        if facts != {name: saved.get(name) for name in facts} or types != (rows, shared):
             fix = "Pass the transform that it was saved with."
             raise TableError(f"{folder}", f"state as `tx` keeps it, {facts['state']}", f"{saved.get('state')}", fix)
-        if table._variables is not None:
-            table._variables.state = jax.tree.unflatten(jax.tree.structure(table._variables.state), others)
-        table._shards.fill(row_blocks.of_arrays(arrays))
-        table_files.sweep(folder)
-        return table
 
     def take_over(self, other: Table) -> None:
         """Takes over the rows, state and version of another table, so that references to this table see them.
@@ -451,16 +526,11 @@ class Table:
             self.__dict__.update({name: value for name, value in vars(other).items() if name != "_forget"})
             self._forget = self._forgotten_with_it()
 
-    def _types(self) -> tuple[list[Any], list[Any]]:
-        """Shapes and dtypes of what is saved: arrays of rows, and shared state."""
-        rows = [((self.n_rows, *shape), np.dtype(dtype)) for shape, dtype in self.rule.types.arrays]
-        return rows, [(np.shape(leaf), np.dtype(leaf.dtype)) for leaf in self._shared_leaves]
-
-    def _facts(self) -> dict[str, Any]:
+    def _facts(self, n_rows: int, state: Sequence[RowState]) -> dict[str, Any]:
         """What a table and the one that it is loaded as must have in common, in JSON's types."""
-        rows = [[state.name, list(state.shape), str(state.dtype)] for state in self.rule.state]
+        rows = [[each.name, list(each.shape), str(each.dtype)] for each in state]
         shared = [[list(leaf.shape), str(leaf.dtype)] for leaf in self._shared_leaves]
-        return {"shape": list(self.shape), "dtype": str(self.dtype), "state": [rows, shared]}
+        return {"shape": [n_rows, *self.rule.shape], "dtype": str(self.dtype), "state": [rows, shared]}
 
     @property
     def _shared_leaves(self) -> list[Any]:

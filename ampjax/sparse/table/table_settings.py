@@ -113,7 +113,7 @@ class TableSettings:
 
 
 def settings_of_saved(
-    where: str | Path, saved: Mapping[str, Any], arrays: Sequence[np.ndarray], given: Mapping[str, Any]
+    where: str | Path, saved: Mapping[str, Any], arrays: Sequence[np.ndarray], given: Mapping[str, Any], n_rows: int
 ) -> TableSettings:
     """The settings of a saved table, checked against its files.
 
@@ -122,6 +122,7 @@ def settings_of_saved(
       saved: Its manifest.
       arrays: Its files' rows.
       given: Settings in place of the saved ones.
+      n_rows: Rows that the table will have, with those of other files.
 
     Returns:
       The settings, which fit the files.
@@ -138,7 +139,7 @@ def settings_of_saved(
     if not names or not all(type(n) is int and 1 <= n <= MOST_PARTS for n in sizes):
         expected = f"a table's settings, with 1 to {MOST_PARTS} partitions and servers"
         raise TableError(f"{where}, `settings`", expected, f"{saved['settings']!r:.100}", "Load another copy.")
-    return TableSettings(saved["shape"][0], arrays[0].dtype, **(saved["settings"] | given))
+    return TableSettings(n_rows, arrays[0].dtype, **(saved["settings"] | given))
 
 
 def checked_partitions(n_partitions: Any, n_rows: int) -> int:

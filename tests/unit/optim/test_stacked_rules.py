@@ -7,7 +7,8 @@ import optax
 import pytest
 from support.optimizers import ROW_WISE, worst
 
-from ampjax.optim import parameter_average, split_rows
+from ampjax.optim import parameter_average
+from ampjax.optim.split_rows import split_rows
 
 RNG = np.random.default_rng(0)
 SIZES = {"a": (7, 3), "b": (5, 3), "c": (11, 3), "d": (7, 3), "wide": (7, 4), "half": (6, 3)}
@@ -33,6 +34,11 @@ TRANSFORMS = {
     "weight by equal rows": (optax.chain(optax.stateless(lambda u, _: jax.tree.map(lambda x: x * jnp.ones_like(x).sum(), u)), optax.sgd(0.1)), ["ad"]),
 }  # fmt: skip
 ORDINARY = {"adam", "clipped", "finite", "masked", "labelled rates", "by the range", "weight by equal rows"}
+
+
+@pytest.fixture(autouse=True)
+def any_number(monkeypatch):
+    monkeypatch.setattr("ampjax.optim.split_rows.FEWEST_STACKED", 2)
 
 
 def plain(tx, grads, state, params):
