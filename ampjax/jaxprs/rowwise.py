@@ -17,7 +17,7 @@ import numpy as np
 from ampjax.jaxprs.flat_program import Equation
 from ampjax.jaxprs.primitives import bind
 
-_ELEMENTWISE = frozenset(
+ELEMENTWISE = frozenset(
     [
         "abs",
         "acos",
@@ -127,7 +127,7 @@ def is_elementwise(equation: Equation) -> bool:
       equation: One primitive operation, as traced.
     """
     folds_all = equation.primitive.name in _REDUCTIONS and len(equation.params["axes"]) == equation.invars[0].aval.ndim
-    return equation.primitive.name in _ELEMENTWISE or folds_all
+    return equation.primitive.name in ELEMENTWISE or folds_all
 
 
 def is_rowwise(equation: Equation, aligned: Sequence[bool]) -> bool:
@@ -147,7 +147,7 @@ def is_rowwise(equation: Equation, aligned: Sequence[bool]) -> bool:
     if len(equation.outvars) != 1 or not out:
         return False
     name, params = equation.primitive.name, equation.params
-    if name in _ELEMENTWISE:
+    if name in ELEMENTWISE:
         return any(aligned) and all(flag or not shape for flag, shape in zip(aligned, shapes, strict=True))
     if name == "broadcast_in_dim":
         return _broadcasts_rows(params["broadcast_dimensions"], shapes[0], out, aligned[0])

@@ -16,6 +16,7 @@ from ampjax.jaxprs.primitives import Path
 from ampjax.sparse.detection import row_reads, table_views
 from ampjax.sparse.detection.table_views import View
 from ampjax.sparse.rewrite import control_flow
+from ampjax.sparse.rewrite.lane_walk import Lanes, walk_lanes
 
 Positions = Mapping[Path, Any]
 """By read and segment, int32 positions of its rows among the pulled ones; one axis more for each scan around it."""
@@ -32,11 +33,13 @@ class RowInterpreter:
       n_rows: By sparse leaf, the rows of its table.
       sites: By place and segment, the leaf of every read of a sparse leaf.
       collecting: Whether ids are wanted, or the result.
+      lanes: What is done at once in the loss function's own jaxpr.
     """
 
     n_rows: Mapping[int, int]
     sites: Mapping[Path, int]
     collecting: bool
+    lanes: Lanes = dataclasses.field(default_factory=Lanes)
 
     def run(self, jaxpr: Any, args: Sequence[Any], known: Positions, path: Path = ()) -> tuple[list[Any], FoundIds]:
         """Walks a jaxpr.
@@ -51,11 +54,13 @@ class RowInterpreter:
           The values of its outputs, and the ids that were found, empty where none are collected.
         """
         body, consts = jaxpr if isinstance(jaxpr, tuple) else primitives.opened(jaxpr)
+        if self.lanes.groups and not path:
+            return walk_lanes(self, self.lanes, (body, consts), args, known)
         env = dict(zip([*body.constvars, *body.invars], [*consts, *args], strict=True))
         found: FoundIds = {}
         for i, eqn in enumerate(body.eqns):
             ins = [primitives.value_of(v, env) for v in eqn.invars]
-            outs, more = self._step(eqn, ins, known, (*path, i))
+            outs, more = self.step(eqn, ins, known, (*path, i))
             env.update(zip(eqn.outvars, outs, strict=True))
             found.update(more)
         return [primitives.value_of(v, env) for v in body.outvars], found
@@ -71,7 +76,18 @@ class RowInterpreter:
         """
         return {site: leaf for site, leaf in self.sites.items() if site[: len(path)] == path}
 
-    def _step(self, eqn: Any, ins: list[Any], known: Positions, path: Path) -> tuple[list[Any], FoundIds]:
+    def step(self, eqn: Any, ins: list[Any], known: Positions, path: Path) -> tuple[list[Any], FoundIds]:
+        """One equation of the walk.
+
+        Args:
+          eqn: The equation.
+          ins: The values of its operands.
+          known: As for `run`.
+          path: Its place.
+
+        Returns:
+          The values of its results, and the ids that were found in it.
+        """
         touched = any(isinstance(v, View) for v in ins)
         rule = control_flow.RULES.get(eqn.primitive.name)
         if rule is not None and (touched or (self.collecting and eqn.effects)):

@@ -23,6 +23,7 @@ from ampjax.sparse.detection.detect import Variable, analyse, follow
 from ampjax.sparse.detection.loss_jaxpr import TracedLoss
 from ampjax.sparse.detection.table_views import View, whole_table
 from ampjax.sparse.rewrite.evaluate import FoundIds, RowInterpreter
+from ampjax.sparse.rewrite.lane_walk import Lanes, find_lanes
 from ampjax.sparse.rewrite.stacks import Stack
 
 
@@ -34,7 +35,9 @@ class SplitLoss:
       traced: The loss function.
       axes: By sparse leaf, the axes along which its rows are counted.
       stacks: By table the leaves whose rows it holds.
-      sites: The reads in the order of their places and segments, which is the order of the ids, with their leaves.
+      lanes: What is done at once, with several tables' rows in one.
+      sites: The reads in the order of their places and segments, which is the order of the ids, with their leaves. Reads that are done at once
+        are one, at the first.
       shapes: By read, the shape of its ids.
       ids_jaxpr: The ids of all reads, from those inputs that they need.
       ids_consts: The values of its constants.
@@ -44,6 +47,7 @@ class SplitLoss:
     traced: TracedLoss
     axes: Mapping[int, tuple[int, ...]]
     stacks: Mapping[str, Stack]
+    lanes: Lanes
     sites: Mapping[Path, int]
     shapes: Mapping[Path, tuple[int, ...]]
     ids_jaxpr: Any
@@ -89,7 +93,7 @@ class SplitLoss:
             places[i].whole(self.traced, i, self.axes, rows[places[i].table]) if i in self.axes else value
             for i, value in enumerate(inputs)
         ]
-        interpreter = RowInterpreter(_n_rows(places), self.sites, collecting=False)
+        interpreter = RowInterpreter(_n_rows(places), self.sites, collecting=False, lanes=self.lanes)
         known = {site: part for table in self.stacks for site, part in self._parts(table, inverse[table])}
         outs, _ = interpreter.run((self.traced.jaxpr, self.traced.consts), args, known)
         return jax.tree.unflatten(self.traced.out_tree, outs)
@@ -139,13 +143,16 @@ def make_split_loss(
     n_rows = {variables[i].path: variables[i].n_rows for i in axes}
     held = {table: Stack.of(paths, n_rows) for table, paths in (stacks or {path: [path] for path in n_rows}).items()}
     places = _places(traced, held)
-    sites = {site: read.leaf for site, read in sorted(follow(traced, axes).reads.items())}
-    interpreter = RowInterpreter(_n_rows(places), sites, collecting=True)
+    stacked = {i: place.table for i, place in places.items() if len(held[place.table].paths) > 1}
+    lanes = find_lanes(traced, stacked, axes)
+    reads = sorted(follow(traced, axes).reads.items())
+    sites = {site: read.leaf for site, read in reads if site[0] not in lanes.repeated}
+    interpreter = RowInterpreter(_n_rows(places), sites, collecting=True, lanes=lanes)
     jaxpr, consts, shapes = _ids_program(traced, axes, places, interpreter)
     slim, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
     inputs = tuple(i for i, needed in enumerate(used) if needed)
     _check_known(traced, inputs)
-    return SplitLoss(traced, axes, held, sites, shapes, slim, consts, inputs)
+    return SplitLoss(traced, axes, held, lanes, sites, shapes, slim, consts, inputs)
 
 
 class _Place(NamedTuple):
