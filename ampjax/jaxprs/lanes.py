@@ -39,14 +39,34 @@ class Same(NamedTuple):
     atom: Any
 
 
-class Each(NamedTuple):
-    """An operand that is another number, or another given variable, for each lane.
+class Numbers(NamedTuple):
+    """An operand that is another literal for each lane.
 
     Args:
-      values: Literals' values, `[n, ...]`; or variables.
+      values: `[n, ...]`.
     """
 
-    values: Any
+    values: np.ndarray
+
+
+class Given(NamedTuple):
+    """An operand that is a given variable.
+
+    Args:
+      atoms: By lane the variable.
+    """
+
+    atoms: tuple[Any, ...]
+
+
+class Inputs(NamedTuple):
+    """An operand that is an input.
+
+    Args:
+      atoms: By lane the variable.
+    """
+
+    atoms: tuple[Any, ...]
 
 
 class Of(NamedTuple):
@@ -63,6 +83,9 @@ class Of(NamedTuple):
     lanes: tuple[int, ...]
 
 
+Operand = Same | Numbers | Given | Inputs | Of
+
+
 @dataclass(frozen=True)
 class Group:
     """Equal equations.
@@ -76,23 +99,25 @@ class Group:
 
     places: tuple[int, ...]
     equation: Any
-    operands: tuple[Same | Each | Of, ...]
+    operands: tuple[Operand, ...]
     starts: np.ndarray | None
 
     @property
-    def given(self) -> Sequence[Any] | None:
-        """The variables that are their first operands, if these are given ones; else None."""
-        first = self.operands[0] if self.operands else None
-        return first.values if isinstance(first, Each) and isinstance(first.values, tuple) else None
+    def given(self) -> Sequence[Any]:
+        """The given variables that are read, by lane; none if it does not read such."""
+        return self.operands[0].atoms if self.operands and isinstance(self.operands[0], Given) else ()
 
 
-def find_groups(jaxpr: Any, given: Mapping[Any, Hashable], reads: Collection[int]) -> dict[int, Group]:
+def find_groups(
+    jaxpr: Any, given: Mapping[Any, Hashable], reads: Collection[int], inputs: Collection[Any] = ()
+) -> dict[int, Group]:
     """Finds groups of equal equations around reads of some given variables.
 
     Args:
       jaxpr: An open jaxpr.
       given: Variables that may differ between lanes, with what they must have in common.
       reads: Numbers of equations that read such a variable, their first operand. Others that use one are in no group.
+      inputs: Inputs that may differ between lanes where they have one shape and dtype.
 
     Returns:
       By number, groups of which each reads given variables, or is connected with one that does by its operands.
@@ -102,13 +127,17 @@ def find_groups(jaxpr: Any, given: Mapping[Any, Hashable], reads: Collection[int
         for i, eqn in enumerate(jaxpr.eqns)
         if eqn.primitive.name in _KNOWN and not eqn.effects and (i in reads or not _uses(eqn, given))
     }
+    search = _Search(jaxpr, given, {*inputs})
     while True:
-        candidates = _candidates(jaxpr, given, keys)
-        few = [group for group in candidates.values() if len(group.places) < FEWEST_LANES or not _varies(group)]
-        if not few:
-            return _connected(candidates)
-        for place in (place for group in few for place in group.places):
-            del keys[place]
+        groups = search.groups(keys)
+        gone = [group for group in groups.values() if len(group.places) < FEWEST_LANES or not _varies(group)]
+        if not gone:
+            return _connected(groups)
+        for group in gone:
+            if not _varies(group):
+                search.note_copies(group.places)
+            for place in group.places:
+                del keys[place]
 
 
 def _uses(eqn: Any, given: Mapping[Any, Hashable]) -> bool:
@@ -128,53 +157,82 @@ def _may_start_anywhere(eqn: Any) -> bool:
     return eqn.primitive.name == "slice" and set(eqn.params["strides"] or (1,)) == {1}
 
 
-def _candidates(jaxpr: Any, given: Mapping[Any, Hashable], keys: Mapping[int, Hashable]) -> dict[int, Group]:
-    """Equations by all that has to be equal."""
-    numbers: dict[Hashable, int] = {}
-    members: dict[int, list[int]] = {}
-    made: dict[Any, tuple[int, int, int]] = {}  # by variable its group, result and lane
+class _Search:
+    """Puts equations together by all that has to be equal.
 
-    def kind(atom: Any) -> Hashable:
+    Args:
+      jaxpr: An open jaxpr.
+      given: Variables that reads may read, with what these must have in common.
+      inputs: Inputs that may differ between lanes.
+    """
+
+    def __init__(self, jaxpr: Any, given: Mapping[Any, Hashable], inputs: Collection[Any]):
+        self._jaxpr, self._given, self._inputs = jaxpr, given, inputs
+        self._copy_of: dict[Any, Any] = {}
+        self._made: dict[Any, tuple[int, int, int]] = {}  # by variable its group, result and lane
+
+    def note_copies(self, places: Sequence[int]) -> None:
+        """Notes that some equations compute the same.
+
+        Args:
+          places: Their numbers.
+        """
+        first, *others = (self._jaxpr.eqns[place] for place in places)
+        for eqn in others:
+            self._copy_of.update(zip(eqn.outvars, first.outvars, strict=True))
+
+    def groups(self, keys: Mapping[int, Hashable]) -> dict[int, Group]:
+        """Equal equations, by number.
+
+        Args:
+          keys: By number of an equation that may be among others what must be equal of it.
+        """
+        numbers: dict[Hashable, int] = {}
+        members: dict[int, list[int]] = {}
+        self._made.clear()
+        for i, key in keys.items():
+            eqn = self._jaxpr.eqns[i]
+            number = numbers.setdefault((key, tuple(map(self._kind, eqn.invars))), len(numbers))
+            places = members.setdefault(number, [])
+            self._made |= {var: (number, out, len(places)) for out, var in enumerate(eqn.outvars)}
+            places.append(i)
+        return {number: self._group(places) for number, places in members.items()}
+
+    def _kind(self, atom: Any) -> Hashable:
         if isinstance(atom, Literal):
             return "literal", atom.aval.shape, atom.aval.dtype
-        if atom in given:
-            return "given", given[atom]
-        return ("result", *made[atom][:2]) if atom in made else atom
+        if atom in self._given:
+            return "given", self._given[atom]
+        if atom in self._inputs:
+            return "input", atom.aval.shape, atom.aval.dtype
+        return ("result", *self._made[atom][:2]) if atom in self._made else self._copy_of.get(atom, atom)
 
-    for i, key in keys.items():
-        eqn = jaxpr.eqns[i]
-        number = numbers.setdefault((key, tuple(map(kind, eqn.invars))), len(numbers))
-        places = members.setdefault(number, [])
-        made |= {var: (number, out, len(places)) for out, var in enumerate(eqn.outvars)}
-        places.append(i)
-    return {number: _group(jaxpr, places, given, made) for number, places in members.items()}
+    def _group(self, places: Sequence[int]) -> Group:
+        eqns = [self._jaxpr.eqns[i] for i in places]
+        operands = tuple(map(self._operand, zip(*(eqn.invars for eqn in eqns), strict=True)))
+        starts = None
+        if _may_start_anywhere(eqns[0]):
+            each = np.array([eqn.params["start_indices"] for eqn in eqns])
+            starts = each if (each != each[0]).any() else None
+        return Group(tuple(places), eqns[0], operands, starts)
+
+    def _operand(self, atoms: Sequence[Any]) -> Operand:
+        first = atoms[0]
+        if isinstance(first, Literal):
+            values = np.stack([np.asarray(atom.val, first.aval.dtype) for atom in atoms])
+            return Same(first) if (values == values[0]).all() else Numbers(values)
+        if first in self._given:
+            return Given(tuple(atoms))
+        if first in self._inputs and any(atom is not first for atom in atoms):
+            return Inputs(tuple(atoms))
+        if first in self._made:
+            group, out, _ = self._made[first]
+            return Of(group, out, tuple(self._made[atom][2] for atom in atoms))
+        return Same(self._copy_of.get(first, first))
 
 
-def _group(
-    jaxpr: Any, places: Sequence[int], given: Mapping[Any, Hashable], made: Mapping[Any, tuple[int, int, int]]
-) -> Group:
-    eqns = [jaxpr.eqns[i] for i in places]
-    operands = tuple(_operand(atoms, given, made) for atoms in zip(*(eqn.invars for eqn in eqns), strict=True))
-    starts = None
-    if _may_start_anywhere(eqns[0]):
-        each = np.array([eqn.params["start_indices"] for eqn in eqns])
-        starts = each if (each != each[0]).any() else None
-    return Group(tuple(places), eqns[0], operands, starts)
-
-
-def _operand(
-    atoms: Sequence[Any], given: Mapping[Any, Hashable], made: Mapping[Any, tuple[int, int, int]]
-) -> Same | Each | Of:
-    first = atoms[0]
-    if isinstance(first, Literal):
-        values = np.stack([np.asarray(atom.val, first.aval.dtype) for atom in atoms])
-        return Same(first) if (values == values[0]).all() else Each(values)
-    if first in given:
-        return Each(tuple(atoms))
-    if first in made:
-        group, out, _ = made[first]
-        return Of(group, out, tuple(made[atom][2] for atom in atoms))
-    return Same(first)
+def _may_start_anywhere(eqn: Any) -> bool:
+    return eqn.primitive.name == "slice" and set(eqn.params["strides"] or (1,)) == {1}
 
 
 def _varies(group: Group) -> bool:
@@ -190,7 +248,7 @@ def _connected(groups: Mapping[int, Group]) -> dict[int, Group]:
             if isinstance(operand, Of):
                 neighbours[number].add(operand.group)
                 neighbours[operand.group].add(number)
-    left = [number for number, group in groups.items() if group.given is not None]
+    left = [number for number, group in groups.items() if group.given]
     found = set(left)
     while left:
         new = neighbours[left.pop()] - found

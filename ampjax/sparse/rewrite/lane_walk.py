@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 from jax.extend.core import Literal
 
-from ampjax.jaxprs.lanes import Batch, Each, Group, Of, Run, computed, find_groups, joined, places_of
+from ampjax.jaxprs.lanes import Batch, Group, Inputs, Numbers, Of, Run, Same, computed, find_groups, joined, places_of
 from ampjax.sparse.detection.loss_jaxpr import TracedLoss
 from ampjax.sparse.detection.row_reads import LaneReads
 
@@ -39,7 +39,7 @@ class Lanes:
     @property
     def repeated(self) -> set[int]:
         """The reads that are done with others before them."""
-        return {place for group in self.groups.values() if group.given is not None for place in group.places[1:]}
+        return {place for group in self.groups.values() if group.given for place in group.places[1:]}
 
 
 def find_lanes(traced: TracedLoss, tables: Mapping[int, str], axes: Mapping[int, tuple[int, ...]]) -> Lanes:
@@ -69,7 +69,8 @@ def find_lanes(traced: TracedLoss, tables: Mapping[int, str], axes: Mapping[int,
         elif eqn.primitive.name in _CASTS:
             given[eqn.outvars[0]] = given[first], eqn.primitive.name, eqn.outvars[0].aval.dtype
             casts.append(i)
-    return Lanes(find_groups(traced.jaxpr, given, reads), tuple(casts)) if reads else Lanes()
+    batch = traced.jaxpr.invars[len(traced.leaves) :]
+    return Lanes(find_groups(traced.jaxpr, given, reads, batch), tuple(casts)) if reads else Lanes()
 
 
 def walk_lanes(
@@ -141,7 +142,7 @@ class _Walk:
         eqns = [body.eqns[place] for place in group.places]
         results = (
             computed(group, [self._operand(o) for o in group.operands])
-            if group.given is None
+            if not group.given
             else [self._read(eqns, group)]
         )
         for out, result in enumerate(results):
@@ -153,15 +154,17 @@ class _Walk:
         match operand:
             case Of(number, out, lanes):
                 return self._batches[number, out].take(lanes)
-            case Each(values):
+            case Numbers(values):
                 return jnp.asarray(values)
+            case Inputs(atoms):
+                return jnp.stack([self.value(atom) for atom in atoms])
             case _:
                 return self.value(operand.atom)
 
     def _read(self, eqns: Sequence[Any], group: Group) -> Any:
-        views = [self._env[var] for var in group.given or ()]
+        views = [self._env[var] for var in group.given]
         others = group.operands[1:]
-        axes = [0 if isinstance(operand, Of | Each) else None for operand in others]
+        axes = [None if isinstance(operand, Same) else 0 for operand in others]
         reads, site = LaneReads(eqns, views, [self._operand(o) for o in others], axes), (group.places[0], 0)
         if not self._interpreter.collecting:
             return reads.rows(self._known[site])

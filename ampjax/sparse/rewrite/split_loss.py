@@ -19,7 +19,7 @@ from jax.interpreters import partial_eval
 from ampjax.errors import InvariantError, ParameterError
 from ampjax.jaxprs import primitives
 from ampjax.jaxprs.primitives import Path
-from ampjax.sparse.detection.detect import Variable, analyse, follow
+from ampjax.sparse.detection.detect import Variable, analyse, follow, look_again
 from ampjax.sparse.detection.loss_jaxpr import TracedLoss
 from ampjax.sparse.detection.table_views import View, whole_table
 from ampjax.sparse.rewrite.evaluate import FoundIds, RowInterpreter
@@ -136,8 +136,11 @@ def make_split_loss(
     Raises:
       ParameterError: If a path is unknown, or of a dense leaf.
     """
-    variables = analyse(traced, min_rows=2, known=sparse if isinstance(sparse, Mapping) else None)
-    wanted = {v.path for v in variables if v.sparse} if sparse is None else set(sparse)
+    if isinstance(sparse, Mapping):
+        flow, variables = look_again(traced, sparse)
+    else:
+        flow, variables = None, analyse(traced, 2)
+    wanted = {v.path for v in variables if v.sparse} if sparse is None else {*sparse}
     _check_sparse(variables, wanted)
     axes = {i: v.axes for i, v in enumerate(variables) if v.path in wanted}
     n_rows = {variables[i].path: variables[i].n_rows for i in axes}
@@ -145,8 +148,9 @@ def make_split_loss(
     places = _places(traced, held)
     stacked = {i: place.table for i, place in places.items() if len(held[place.table].paths) > 1}
     lanes = find_lanes(traced, stacked, axes)
-    reads = sorted(follow(traced, axes).reads.items())
-    sites = {site: read.leaf for site, read in reads if site[0] not in lanes.repeated}
+    flow = flow or follow(traced, axes)
+    reads = ((site, read.leaf) for site, read in sorted(flow.reads.items()))
+    sites = {site: leaf for site, leaf in reads if site[0] not in lanes.repeated}
     interpreter = RowInterpreter(_n_rows(places), sites, collecting=True, lanes=lanes)
     jaxpr, consts, shapes = _ids_program(traced, axes, places, interpreter)
     slim, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
