@@ -199,12 +199,13 @@ class _Search:
         return {number: self._group(places) for number, places in members.items()}
 
     def _kind(self, atom: Any) -> Hashable:
+        aval: Any = atom.aval
         if isinstance(atom, Literal):
-            return "literal", atom.aval.shape, atom.aval.dtype
+            return "literal", aval.shape, aval.dtype
         if atom in self._given:
             return "given", self._given[atom]
         if atom in self._inputs:
-            return "input", atom.aval.shape, atom.aval.dtype
+            return "input", aval.shape, aval.dtype
         return ("result", *self._made[atom][:2]) if atom in self._made else self._copy_of.get(atom, atom)
 
     def _group(self, places: Sequence[int]) -> Group:
@@ -219,7 +220,8 @@ class _Search:
     def _operand(self, atoms: Sequence[Any]) -> Operand:
         first = atoms[0]
         if isinstance(first, Literal):
-            values = np.stack([np.asarray(atom.val, first.aval.dtype) for atom in atoms])
+            aval: Any = first.aval
+            values = np.stack([np.asarray(atom.val, aval.dtype) for atom in atoms])
             return Same(first) if (values == values[0]).all() else Numbers(values)
         if first in self._given:
             return Given(tuple(atoms))
@@ -229,10 +231,6 @@ class _Search:
             group, out, _ = self._made[first]
             return Of(group, out, tuple(self._made[atom][2] for atom in atoms))
         return Same(self._copy_of.get(first, first))
-
-
-def _may_start_anywhere(eqn: Any) -> bool:
-    return eqn.primitive.name == "slice" and set(eqn.params["strides"] or (1,)) == {1}
 
 
 def _varies(group: Group) -> bool:

@@ -1,5 +1,7 @@
 """Tables that an optimizer treats alike share a rule, and their rows lie one after the other: against plain optax on the whole tree."""
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -38,7 +40,7 @@ ORDINARY = {"adam", "clipped", "finite", "masked", "labelled rates", "by the ran
 
 @pytest.fixture(autouse=True)
 def any_number(monkeypatch):
-    monkeypatch.setattr("ampjax.optim.split_rows.FEWEST_STACKED", 2)
+    monkeypatch.setattr(sys.modules["ampjax.optim.split_rows"], "FEWEST_STACKED", 2)
 
 
 def plain(tx, grads, state, params):
