@@ -12,17 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from ampjax.errors import AmpError
 from ampjax.parallel import runner_files
 from ampjax.parallel.config.partitioner import Partitioner
+from ampjax.parallel.evaluation import Evaluation
 from ampjax.parallel.explanation import Explanation
 from ampjax.parallel.planning.build_runner import RunnerSetup, Step
 from ampjax.parallel.planning.partition_search import SearchResult
 from ampjax.parallel.planning.variable_plan import VariablePlan
 from ampjax.parallel.report import explain
 from ampjax.parallel.runner_model import BuiltModel
-from ampjax.parallel.shard import split_batch
+from ampjax.parallel.shard import joined_batch, split_batch
 from ampjax.parallel.steps.step_outcome import Metrics, checked_fetch
 from ampjax.parallel.training import Training
 from ampjax.parallel.workers.process_group import ProcessState
@@ -173,6 +175,77 @@ class Runner:
         """
         key = jax.random.fold_in(jax.random.key(self.setup.config.seed), self.steps)
         return jax.random.split(key, len(self.setup.resources.devices))
+
+    # ---- without a step ----------------------------------------------------------------------------------------------
+
+    def evaluate(self, batch: Tree) -> Evaluation:
+        """Computes the loss of a batch without a step.
+
+        One device computes it, as the single-device program would, from the rows that the batch reads; so the batch may have any number of
+        examples. Nothing is changed or counted. In asynchronous training, gradients under way are applied first, here and below.
+
+        Args:
+          batch: A joined batch, or `Parts`.
+
+        Returns:
+          The loss, and the loss function's second result.
+
+        Raises:
+          SettingsError: Before the first batch.
+          DataError: If the batch is nothing that JAX takes.
+        """
+        return self._training.evaluator.evaluate(joined_batch(batch))
+
+    def gradients(self, batch: Tree) -> dict[str, Any]:
+        """Computes the gradients of a batch's loss without a step, as `evaluate` computes the loss.
+
+        Args:
+          batch: As `evaluate` takes it.
+
+        Returns:
+          By path an array, or `RowGrads` for a variable in a table.
+
+        Raises:
+          SettingsError: As `evaluate`.
+          DataError: As `evaluate`.
+        """
+        return self._training.evaluator.gradients(joined_batch(batch))
+
+    def apply(self, function: Callable[[Tree, Tree], Tree], batch: Tree) -> Tree:
+        """Computes any function of the parameters and a batch, such as predictions.
+
+        What the function reads by rows is pulled by rows, as in a step. A table that it uses as a whole, or by ids that depend on
+        parameters, is copied as a whole.
+
+        Args:
+          function: `function(params, batch)`, anything that `jax.jit` takes. It is compiled once for each shape of a batch, so pass the same
+            object each time.
+          batch: As `evaluate` takes it.
+
+        Returns:
+          What the function returns: a pytree of arrays.
+
+        Raises:
+          SettingsError: As `evaluate`.
+          DataError: As `evaluate`.
+        """
+        return self._training.evaluator.apply(function, joined_batch(batch))
+
+    def rows(self, name: str, ids: Any) -> np.ndarray:
+        """Reads rows of a variable, and no more of it if it is in a table.
+
+        Args:
+          name: The variable, as `explain` writes it.
+          ids: Integers in `[0, n_rows)`, of any shape; of a variable whose rows are counted along other axes, those of `RowGrads`.
+
+        Returns:
+          `[*ids, *row]`.
+
+        Raises:
+          SettingsError: Before the first batch, or if there is no such variable.
+          DataError: If ids are no integers, or outside.
+        """
+        return self._training.evaluator.rows(name, ids)
 
     # ---- what it holds -----------------------------------------------------------------------------------------------
 

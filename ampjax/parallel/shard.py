@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ampjax.cluster.hosts.resources import Resources, find_resources
-from ampjax.devices.random_keys import is_key
+from ampjax.devices.random_keys import data_of, is_key
 from ampjax.errors import DataError, SettingsError
 from ampjax.jaxprs.primitives import shape_text
 from ampjax.parallel.config.leaf_paths import by_path
@@ -162,6 +163,38 @@ def split_batch(batch: Tree | Parts, n: int) -> tuple[Tree, ...]:
         _check_leaf(path, leaf, n)
     _equal_sizes("batch", {path: leaf.shape[0] for path, leaf in leaves.items() if np.ndim(leaf) and not is_key(leaf)})
     return tuple(jax.tree.map(lambda leaf, i=i: _part(leaf, i, n), batch) for i in range(n))
+
+
+def joined_batch(batch: Tree | Parts) -> Tree:
+    """One step's batch as the single-device program takes it.
+
+    Args:
+      batch: A pytree of arrays, or `Parts`.
+
+    Returns:
+      The pytree. Of parts, arrays are put together, and scalars and single random keys are the first part's.
+
+    Raises:
+      DataError: If there is no leaf, one is nothing that JAX takes, or parts differ in a scalar or in a single random key.
+    """
+    if not isinstance(batch, Parts):
+        return _arrays(batch)
+    parts = [_arrays(part) for part in batch.batches]
+    flat = [by_path(part) for part in parts]
+    leaves = []
+    for path, first in flat[0].items():
+        each = [part[path] for part in flat]
+        if np.ndim(first):
+            leaves.append(
+                jnp.concatenate(each) if is_key(first) else np.concatenate([np.asarray(leaf) for leaf in each])
+            )
+            continue
+        data = [np.asarray(data_of(leaf)) for leaf in each]
+        if any((own != data[0]).any() for own in data):
+            fix = "Give each replica the same one, or one for each example."
+            raise DataError(f"batch, leaf `{path}`", "the same value in all parts", "others", fix)
+        leaves.append(first)
+    return jax.tree.unflatten(jax.tree.structure(parts[0]), leaves)
 
 
 def _arrays(batch: Tree) -> Tree:

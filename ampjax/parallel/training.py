@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ampjax.optim.staleness_state import keep_staleness_if_used
 from ampjax.parallel.config.partitioner import Group, Partitioner
 from ampjax.parallel.config.trainable_params import checked_params
 from ampjax.parallel.equivalence.compare import Equivalence, check_equivalence
+from ampjax.parallel.evaluation import Evaluator
 from ampjax.parallel.planning.build_runner import RunnerSetup, build_step
 from ampjax.parallel.planning.search_timing import Searches
 from ampjax.parallel.planning.variable_plan import plan_variables
@@ -82,6 +84,15 @@ class Training:
         if isinstance(self.model, InitialModel):
             raise SettingsError("runner", "a batch first", "none yet", "Call `run`, or `build` with a batch.")
         return self.model
+
+    @cached_property
+    def evaluator(self) -> Evaluator:
+        """What computes functions of its parameters.
+
+        Raises:
+          SettingsError: Before the first batch.
+        """
+        return Evaluator(self.built)
 
     # ---- the first batch ---------------------------------------------------------------------------------------------
 

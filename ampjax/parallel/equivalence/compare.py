@@ -174,7 +174,7 @@ class _Losses:
         devices = setup.resources.devices if setup.group is None else [None] * len(parts)
         try:
             programs = [
-                make_split_loss(without_randomness(loss), plan.program.axes, plan.program.members) for loss in traced
+                make_split_loss(without_randomness(loss), plan.program.axes, plan.program.stacks) for loss in traced
             ]
         except Exception as error:  # of what the user's program does with batches of that size
             raise _Skipped(f"{type(error).__name__}: {error}") from error

@@ -225,7 +225,7 @@ class SparseProgram:
             if len(self._splits) >= MAX_SHAPES:
                 del self._splits[next(iter(self._splits))]
             traced = trace_loss(self.loss_fn, self.params, batch, self.mapped)
-            self._splits[key] = make_split_loss(traced, self.axes, self.members)
+            self._splits[key] = make_split_loss(traced, self.axes, self.stacks)
         return self._splits[key]
 
     def _loss(

@@ -69,7 +69,7 @@ class SplitLoss:
           inputs: The leaves of parameters and batch; anything at sparse leaves and float parameters.
 
         Returns:
-          By table int32 `[n]`, its number of rows where no row is read.
+          By table of which rows are read int32 `[n]`, its number of rows where no row is read.
         """
         flat = eval_jaxpr(self.ids_jaxpr, self.ids_consts, *(inputs[i] for i in self.ids_inputs))
         ids_of = dict(zip(self.sites, flat, strict=True))
@@ -94,7 +94,7 @@ class SplitLoss:
             for i, value in enumerate(inputs)
         ]
         interpreter = RowInterpreter(_n_rows(places), self.sites, collecting=False, lanes=self.lanes)
-        known = {site: part for table in self.stacks for site, part in self._parts(table, inverse[table])}
+        known = {site: part for table in self._reads_of for site, part in self._parts(table, inverse[table])}
         outs, _ = interpreter.run((self.traced.jaxpr, self.traced.consts), args, known)
         return jax.tree.unflatten(self.traced.out_tree, outs)
 
@@ -105,7 +105,7 @@ class SplitLoss:
         result: dict[str, list[Path]] = {table: [] for table in self.stacks}
         for site, leaf in self.sites.items():
             result[places[leaf].table].append(site)
-        return result
+        return {table: sites for table, sites in result.items() if sites}
 
     def _parts(self, table: str, inverse: Any) -> list[tuple[Path, Any]]:
         """The positions of each read of a table."""
@@ -121,14 +121,14 @@ class SplitLoss:
 def make_split_loss(
     traced: TracedLoss,
     sparse: Iterable[str] | Mapping[str, tuple[int, ...]] | None = None,
-    stacks: Mapping[str, Sequence[str]] | None = None,
+    stacks: Mapping[str, Sequence[str] | Stack] | None = None,
 ) -> SplitLoss:
     """Splits a traced loss function.
 
     Args:
       traced: The loss function.
       sparse: The leaves to be pulled, by path, or their axes, too; all sparse ones where it is None.
-      stacks: By table the leaves whose rows it holds; None for a table of each leaf.
+      stacks: By table the leaves whose rows it holds, those among them that are not pulled; None for a table of each leaf.
 
     Returns:
       The two programs for batches of the traced shapes.
@@ -144,9 +144,10 @@ def make_split_loss(
     _check_sparse(variables, wanted)
     axes = {i: v.axes for i, v in enumerate(variables) if v.path in wanted}
     n_rows = {variables[i].path: variables[i].n_rows for i in axes}
-    held = {table: Stack.of(paths, n_rows) for table, paths in (stacks or {path: [path] for path in n_rows}).items()}
+    members = {path: [path] for path in n_rows} if stacks is None else stacks
+    held = {name: each if isinstance(each, Stack) else Stack.of(each, n_rows) for name, each in members.items()}
     places = _places(traced, held)
-    stacked = {i: place.table for i, place in places.items() if len(held[place.table].paths) > 1}
+    stacked = {i: places[i].table for i in axes if len(held[places[i].table].paths) > 1}
     lanes = find_lanes(traced, stacked, axes)
     flow = flow or follow(traced, axes)
     reads = ((site, read.leaf) for site, read in sorted(flow.reads.items()))
