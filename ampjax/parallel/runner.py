@@ -266,8 +266,22 @@ class Runner:
 
     @property
     def opt_state(self) -> Tree:
-        """The optimizer's state, as `tx.init` makes it for the single-device program."""
-        return self._training.model.opt_state()
+        """The optimizer's state, as `tx.init` makes it for the single-device program. May be set, as a whole or in parts.
+
+        `runner.opt_state = state` replaces it by a state of the same optimizer for the same parameters, of another runner or of plain optax.
+        `runner.opt_state.hyperparams["learning_rate"] = 0.01` changes a hyperparameter of `optax.inject_hyperparams`, for tables, too, from the next
+        step on: updates that rows have missed are made with the one of that time. Dictionaries of scalars such as `hyperparams` stay as good as
+        new; other parts of a tree can be assigned to until the next step. Arrays in it are read-only.
+
+        Raises:
+          ParameterError: If what was assigned does not fit. The next step, or whatever needs the state first, raises it, too, and the state stays
+            as it was.
+        """
+        return self._training.opt_state()
+
+    @opt_state.setter
+    def opt_state(self, state: Tree) -> None:
+        self._training.set_opt_state(state)
 
     @property
     def plan(self) -> VariablePlan | None:

@@ -14,7 +14,9 @@ import jax
 import numpy as np
 import optax
 
+from ampjax.devices.random_keys import copy_leaf
 from ampjax.parallel import runner_files
+from ampjax.parallel.assigned_state import leaves_of
 from ampjax.parallel.config.leaf_paths import names
 from ampjax.parallel.config.partitioner import Group
 from ampjax.parallel.config.trainable_params import check_like, checked_params
@@ -23,6 +25,7 @@ from ampjax.parallel.planning.variable_plan import VariablePlan
 from ampjax.parallel.runner_files import Like, Saved
 from ampjax.parallel.steps.asynchronous_steps import AsyncStep
 from ampjax.parallel.steps.synchronous_steps import DenseStep
+from ampjax.sparse.detection.row_axes import LEADING, to_table
 from ampjax.sparse.table.table_parts import TablePart
 
 Tree = Any
@@ -36,11 +39,13 @@ class InitialModel:
       tx: The optimizer.
       first: The first parameters, host arrays.
       checkpoint: A folder that `BuiltModel.save` wrote, read when the model is built; None to begin with the first parameters.
+      state: The optimizer's state, if it was assigned.
     """
 
     tx: optax.GradientTransformation
     first: Tree
     checkpoint: Path | None = None
+    state: Tree = None
 
     def params(self) -> Tree:
         """All parameters: copies, or what the checkpoint has.
@@ -58,7 +63,22 @@ class InitialModel:
           DataError: If the checkpoint is of another model.
           TableError: If its files are missing, cut off or altered.
         """
+        if self.state is not None:
+            return jax.tree.map(copy_leaf, self.state)
         return self.tx.init(self.first) if self.checkpoint is None else self._read(self.checkpoint)[1]
+
+    def state_like(self) -> Tree:
+        """Shapes and dtypes of the optimizer's state."""
+        return jax.eval_shape(self.tx.init, self.first)
+
+    def assign_state(self, leaves: Mapping[str, Any]) -> None:
+        """Replaces some leaves of the optimizer's state.
+
+        Args:
+          leaves: By path, arrays like the leaves.
+        """
+        state = self.opt_state()
+        self.state = jax.tree.unflatten(jax.tree.structure(state), (leaves_of(state) | dict(leaves)).values())
 
     def restore(self, path: str | Path) -> int:
         """Goes on from a checkpoint, of which only the parameters' shapes are compared now.
@@ -74,7 +94,7 @@ class InitialModel:
           TableError: If there is no manifest, or it was altered.
         """
         steps = runner_files.steps(path, self.first)
-        self.checkpoint = Path(path)
+        self.checkpoint, self.state = Path(path), None
         return steps
 
     def _read(self, checkpoint: Path) -> tuple[Tree, Tree]:
@@ -134,6 +154,28 @@ class BuiltModel:
         program = self.plan.program
         rows = {path: program.as_leaves(path, part.arrays()[1:]) for path, part in self._parts().items()}
         return self.step.homes.split.state.fill(jax.tree.leaves(state), rows)
+
+    def state_like(self) -> Tree:
+        """Shapes and dtypes of the optimizer's state."""
+        return jax.eval_shape(self.setup.tx.init, self.plan.program.params)
+
+    def assign_state(self, leaves: Mapping[str, Any]) -> None:
+        """Replaces some leaves of the optimizer's state, once all gradients under way have been applied.
+
+        Args:
+          leaves: By path, arrays like the leaves.
+        """
+        step = self.settle()
+        if isinstance(step, DenseStep):
+            params, state = step.read()
+            step.write(
+                params, jax.tree.unflatten(jax.tree.structure(state), (leaves_of(state) | dict(leaves)).values())
+            )
+            return
+        states, axes = step.homes.split.state, self.plan.program.axes
+        owner = dict(zip(states.names, states.table_of, strict=True))
+        as_rows = {name: to_table(leaf, axes.get(owner[name] or "", LEADING)) for name, leaf in leaves.items()}
+        step.homes.write_state(as_rows)
 
     def reset(self, params: Tree) -> None:
         """Puts other parameters in the place of these, with fresh optimizer state; tables stay split as they are.

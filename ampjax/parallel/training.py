@@ -15,8 +15,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from ampjax.errors import AmpError, EquivalenceWarning, HostError, ServerError, SettingsError
+from ampjax.errors import AmpError, EquivalenceWarning, HostError, ParameterError, ServerError, SettingsError
 from ampjax.optim.staleness_state import keep_staleness_if_used
+from ampjax.parallel.assigned_state import GivenState, checked_leaves, checked_state, leaves_of
 from ampjax.parallel.config.partitioner import Group, Partitioner
 from ampjax.parallel.config.trainable_params import checked_params
 from ampjax.parallel.equivalence.compare import Equivalence, check_equivalence
@@ -70,8 +71,14 @@ class Training:
         self.checkpoints = RunnerCheckpoints(setup.config.checkpoint)
         self.recoverer: Recoverer | None = None
         if setup.group is not None and setup.config.checkpoint is not None:
-            self.recoverer = Recoverer(self._go_back_to, self._go_back_to_begin, self._step_again)
+            self.recoverer = Recoverer(
+                self._go_back_to,
+                self._go_back_to_begin,
+                self._step_again,
+                lambda leaves: self.built.assign_state(leaves),
+            )
             self.recoverer.begin_at(first)
+        self._given = GivenState()
         self._losses = RecoveredLosses(lambda error: self._recover(error, self.steps + 1))
 
     @property
@@ -93,6 +100,50 @@ class Training:
           SettingsError: Before the first batch.
         """
         return Evaluator(self.built)
+
+    # ---- the optimizer's state -------------------------------------------------------------------------------------
+
+    def opt_state(self) -> Tree:
+        """The optimizer's state for the user, who may assign to it.
+
+        Raises:
+          ParameterError: If what was assigned before does not fit.
+        """
+        self.adopt_state()
+        return self._given.give(self.model.opt_state())
+
+    def set_opt_state(self, state: Tree) -> None:
+        """Replaces the optimizer's state.
+
+        Args:
+          state: A tree like it.
+
+        Raises:
+          ParameterError: If it is not.
+        """
+        self._assign(checked_state(self.model.state_like(), state))
+
+    def adopt_state(self) -> None:
+        """Puts what the user has assigned in the tree that he has got into the optimizer's state.
+
+        Raises:
+          ParameterError: If it does not fit; then the state is as before.
+        """
+        try:
+            if leaves := self._given.assigned():
+                self._assign(checked_leaves(leaves_of(self.model.state_like()), leaves))
+        except ParameterError:
+            self._given.undo()
+            raise
+
+    def _assign(self, leaves: Mapping[str, Any]) -> None:
+        if self.recoverer is not None:
+            self.recoverer.note_state(leaves)
+        try:
+            self.model.assign_state(leaves)
+        except (HostError, ServerError) as error:
+            self._recover(error, self.steps + 1)
+        self._given.accept()
 
     # ---- the first batch ---------------------------------------------------------------------------------------------
 
@@ -117,6 +168,8 @@ class Training:
         plan = plan_variables(setup.loss_fn, first, parts, setup.resources, setup.config, self._partitioners, setup.tx)
         model = BuiltModel(setup, plan, build_step(setup, plan, first, parts))
         saved = None if initial.checkpoint is None else model.restore(initial.checkpoint)
+        if initial.state is not None:
+            model.assign_state(leaves_of(initial.state))
         equivalence = check_equivalence(setup, plan, model.step, parts)
         if equivalence.errors and setup.config.check_equivalence == "error":
             raise equivalence.errors[0]
@@ -155,6 +208,8 @@ class Training:
         """
         model, number = self.built, self.steps + 1
         metrics, dropped = None, ()
+        self.adopt_state()
+        self._given.accept()  # the tree that was given last is of the state before this step
         while True:
             try:
                 if metrics is None:
@@ -231,6 +286,7 @@ class Training:
         """
         self.built.reset(params)
         self.steps = 0
+        self._given.accept()
         if self.recoverer is not None:
             self.recoverer.begin_at(checked_params(params))
 
@@ -243,6 +299,7 @@ class Training:
         Raises:
           AmpError: As `Runner.save`.
         """
+        self.adopt_state()
         self.built.save(path, self.steps, None if self.searches is None else self.searches.notes)
 
     def restore(self, path: str | Path) -> None:
@@ -255,6 +312,7 @@ class Training:
           AmpError: As `Runner.restore`.
         """
         restored = self.model.restore(path)
+        self._given.accept()
         self.steps = restored if isinstance(restored, int) else restored.step
         self.checkpoints.claim()
         if self.recoverer is not None:

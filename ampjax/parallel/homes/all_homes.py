@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import jax
 import numpy as np
 
 from ampjax.errors import TableError
@@ -121,6 +122,27 @@ class VariableHomes:
         self.dense.write(params, state)
         for path, home in self.rows.items():
             home.tables = tables[path]
+
+    def write_state(self, leaves: Mapping[str, Any]) -> None:
+        """Replaces some leaves of the optimizer's state.
+
+        Args:
+          leaves: By path, arrays like the leaves; of rows, tables.
+        """
+        names = self.split.state
+        params, state = self.dense.read()
+        shared = dict(zip([names.names[place] for place in names.places(None)], jax.tree.leaves(state), strict=True))
+        if shared.keys() & leaves.keys():
+            self.dense.write(params, names.fill([leaves.get(name, old) for name, old in shared.items()]))
+        for path, part in self.parts().items():
+            own = [leaves.get(state.name) for state in part.state]
+            if any(new is not None for new in own):
+                states = [old if new is None else new for old, new in zip(part.arrays()[1:], own, strict=True)]
+                for table in self.rows[self._table_of(path)].tables:
+                    table.set_state(part.first, states)
+
+    def _table_of(self, path: str) -> str:
+        return next(name for name, stack in self.stacks.items() if path in stack.paths)
 
     def is_split(self, counts: Mapping[str, int]) -> bool:
         """Whether some tables have these numbers of partitions already.

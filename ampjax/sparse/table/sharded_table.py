@@ -239,6 +239,18 @@ class Table:
         with self._connection.lock:
             return self._shards.arrays(first, end, n_arrays)
 
+    def set_state(self, first: int, states: Sequence[np.ndarray]) -> None:
+        """Replaces the optimizer state of some consecutive rows, once all updates so far have been made.
+
+        Args:
+          first: The first row.
+          states: The rule's states, `[n, ...]` each.
+        """
+        with self._connection.lock:
+            rows = self._shards.arrays(first, first + len(states[0]), 1)
+            self._shards.fill(row_blocks.of_arrays([*rows, *states], first))
+            self._origin = object()
+
     @property
     def opt_state(self) -> Any:
         """The optimizer's state: as `tx.init` makes it, or for a `RowRule` a list of its row states. A copy."""
