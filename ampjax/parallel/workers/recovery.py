@@ -9,7 +9,6 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +75,8 @@ class Recoverer:
         Args:
           parts: By replica its part; copied.
         """
-        self._events.append(partial(self.again, [jax.tree.map(copy_leaf, part) for part in parts]))
+        own = [jax.tree.map(copy_leaf, part) for part in parts]
+        self._events.append(lambda: self.again(own))
         self._n_in_a_row = 0
 
     def note_state(self, leaves: Mapping[str, Any]) -> None:
@@ -85,7 +85,8 @@ class Recoverer:
         Args:
           leaves: By path, arrays; nobody writes into them any more.
         """
-        self._events.append(partial(self.assign, dict(leaves)))
+        own = dict(leaves)
+        self._events.append(lambda: self.assign(own))
 
     def recover(self, error: HostError | ServerError, step: int) -> None:
         """Starts processes and takes all steps since the last checkpoint again.
