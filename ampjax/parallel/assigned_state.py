@@ -6,8 +6,8 @@ it looks what has become of the tree. Knows trees; nothing of optimizers and whe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -19,28 +19,44 @@ Tree = Any
 _SAME = "Assign values to what is there, or a whole state: `runner.opt_state = state`."
 
 
-class GivenState:
-    """The trees that a user has got.
+class Stateful(Protocol):
+    """A model with an optimizer's state."""
 
-    Dictionaries of scalars, as `optax.inject_hyperparams` keeps hyperparameters, are the same objects in all trees, so assignments to them count at any
-    time. Those to other parts of a tree count until the next step.
+    def opt_state(self) -> Tree:
+        """The state; its arrays are nobody else's."""
+        ...
+
+    def state_like(self) -> Tree:
+        """Its shapes and dtypes."""
+        ...
+
+
+class AssignableState:
+    """An optimizer's state that is assigned to.
+
+    Dictionaries of scalars, as `optax.inject_hyperparams` keeps hyperparameters, are the same objects in all trees that are given, so assignments
+    to them count at any time. Those to other parts of a tree count until the next step.
+
+    Args:
+      model: Gives the model.
+      assign: Replaces leaves of its optimizer's state: by path, arrays like them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, model: Callable[[], Stateful], assign: Callable[[Mapping[str, Any]], None]):
+        self._model, self._assign = model, assign
         self._scalars: dict[str, dict[Any, Any]] = {}  # by path the dictionary
         self._values: dict[str, dict[Any, Any]] = {}  # what was in it
         self._tree: Tree = None
         self._leaves: dict[str, Any] = {}
 
-    def give(self, tree: Tree) -> Tree:
-        """The tree for the user.
+    def get(self) -> Tree:
+        """The state for the user. Arrays in it can't be written to.
 
-        Args:
-          tree: The state, its arrays nobody else's.
-
-        Returns:
-          An equal tree. Arrays in it can't be written to.
+        Raises:
+          ParameterError: If what was assigned before does not fit.
         """
+        self.adopt()
+        tree = self._model().opt_state()
         for leaf in jax.tree.leaves(tree):
             if isinstance(leaf, np.ndarray):
                 leaf.flags.writeable = False  # what is written into a copy would be lost
@@ -59,15 +75,34 @@ class GivenState:
         self._leaves = leaves_of(self._tree)
         return self._tree
 
-    def assigned(self) -> dict[str, Any]:
-        """The leaves to which the user has assigned since `accept`.
+    def set(self, state: Tree) -> None:
+        """Replaces the whole state.
 
-        Returns:
-          By path, values of any kind.
+        Args:
+          state: A tree like it.
 
         Raises:
-          ParameterError: If there are other leaves than before.
+          ParameterError: If it is not.
         """
+        self._assign(_checked_state(self._model().state_like(), state))
+        self.accept()
+
+    def adopt(self) -> None:
+        """Puts what the user has assigned in the trees into the state.
+
+        Raises:
+          ParameterError: If it does not fit; then the state is as before.
+        """
+        try:
+            if leaves := self._assigned():
+                self._assign(_checked_leaves(leaves_of(self._model().state_like()), leaves))
+                self.accept()
+        except ParameterError:
+            self._undo()
+            raise
+
+    def _assigned(self) -> dict[str, Any]:
+        """By path, what the user has assigned to leaves since `accept`; a `ParameterError` if there are other leaves than before."""
         result: dict[str, Any] = {}
         for name, scalars in self._scalars.items():
             old = self._values[name]
@@ -86,7 +121,7 @@ class GivenState:
         self._values = {name: dict(scalars) for name, scalars in self._scalars.items()}
         self._tree, self._leaves = None, {}
 
-    def undo(self) -> None:
+    def _undo(self) -> None:
         """Takes back what was assigned to dictionaries of scalars, and lets go of all else."""
         for name, scalars in self._scalars.items():
             scalars.clear()
@@ -110,7 +145,7 @@ def leaves_of(tree: Tree) -> dict[str, Any]:
     return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
 
 
-def checked_state(like: Tree, tree: Tree) -> dict[str, Any]:
+def _checked_state(like: Tree, tree: Tree) -> dict[str, Any]:
     """The leaves of a whole state that a user assigns.
 
     Args:
@@ -128,10 +163,10 @@ def checked_state(like: Tree, tree: Tree) -> dict[str, Any]:
         raise ParameterError(
             "optimizer state", f"{wanted}", f"{got}", "Give the state of the same optimizer for the same parameters."
         )
-    return checked_leaves(leaves_of(like), leaves_of(tree))
+    return _checked_leaves(leaves_of(like), leaves_of(tree))
 
 
-def checked_leaves(like: Mapping[str, Any], leaves: Mapping[str, Any]) -> dict[str, Any]:
+def _checked_leaves(like: Mapping[str, Any], leaves: Mapping[str, Any]) -> dict[str, Any]:
     """Values that a user assigns to leaves of a state.
 
     Args:

@@ -143,11 +143,10 @@ class Evaluator:
         path, wanted = text[name], np.asarray(ids)
         step = self.model.settle()
         part = None if isinstance(step, DenseStep) else step.homes.parts().get(path)
-        dense = None if part is not None else by_path(step.read()[0])[name]
-        n_rows = part.shape[0] if part is not None else (np.shape(dense) or (0,))[0]
-        checked = _checked_ids(name, wanted, n_rows)
         if part is None:
-            return np.asarray(dense)[checked]
+            dense = np.asarray(by_path(step.read()[0])[name])
+            return dense[_checked_ids(name, wanted, (dense.shape or (0,))[0])]
+        checked = _checked_ids(name, wanted, part.shape[0])
         distinct, inverse = np.unique(checked.reshape(-1), return_inverse=True)
         rows = part.pull(distinct)[inverse.reshape(-1)]
         return rows.reshape(*checked.shape, *rows.shape[1:])

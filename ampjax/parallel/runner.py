@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 from ampjax.errors import AmpError
 from ampjax.parallel import runner_files
 from ampjax.parallel.config.partitioner import Partitioner
-from ampjax.parallel.evaluation import Evaluation
+from ampjax.parallel.evaluation import Evaluation, Evaluator
 from ampjax.parallel.explanation import Explanation
 from ampjax.parallel.planning.build_runner import RunnerSetup, Step
 from ampjax.parallel.planning.partition_search import SearchResult
@@ -194,7 +195,7 @@ class Runner:
           SettingsError: Before the first batch.
           DataError: If the batch is nothing that JAX takes.
         """
-        return self._training.evaluator.evaluate(joined_batch(batch))
+        return self._evaluator.evaluate(joined_batch(batch))
 
     def gradients(self, batch: Tree) -> dict[str, Any]:
         """Computes the gradients of a batch's loss without a step, as `evaluate` computes the loss.
@@ -209,7 +210,7 @@ class Runner:
           SettingsError: As `evaluate`.
           DataError: As `evaluate`.
         """
-        return self._training.evaluator.gradients(joined_batch(batch))
+        return self._evaluator.gradients(joined_batch(batch))
 
     def apply(self, function: Callable[[Tree, Tree], Tree], batch: Tree) -> Tree:
         """Computes any function of the parameters and a batch, such as predictions.
@@ -229,7 +230,7 @@ class Runner:
           SettingsError: As `evaluate`.
           DataError: As `evaluate`.
         """
-        return self._training.evaluator.apply(function, joined_batch(batch))
+        return self._evaluator.apply(function, joined_batch(batch))
 
     def rows(self, name: str, ids: Any) -> np.ndarray:
         """Reads rows of a variable, and no more of it if it is in a table.
@@ -245,7 +246,11 @@ class Runner:
           SettingsError: Before the first batch, or if there is no such variable.
           DataError: If ids are no integers, or outside.
         """
-        return self._training.evaluator.rows(name, ids)
+        return self._evaluator.rows(name, ids)
+
+    @cached_property
+    def _evaluator(self) -> Evaluator:
+        return Evaluator(self._training.built)
 
     # ---- what it holds -----------------------------------------------------------------------------------------------
 
@@ -277,11 +282,11 @@ class Runner:
           ParameterError: If what was assigned does not fit. The next step, or whatever needs the state first, raises it, too, and the state stays
             as it was.
         """
-        return self._training.opt_state()
+        return self._training.state.get()
 
     @opt_state.setter
     def opt_state(self, state: Tree) -> None:
-        self._training.set_opt_state(state)
+        self._training.state.set(state)
 
     @property
     def plan(self) -> VariablePlan | None:

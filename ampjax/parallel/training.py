@@ -8,20 +8,18 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from ampjax.errors import AmpError, EquivalenceWarning, HostError, ParameterError, ServerError, SettingsError
+from ampjax.errors import AmpError, EquivalenceWarning, HostError, ServerError, SettingsError
 from ampjax.optim.staleness_state import keep_staleness_if_used
-from ampjax.parallel.assigned_state import GivenState, checked_leaves, checked_state, leaves_of
+from ampjax.parallel.assigned_state import AssignableState, leaves_of
 from ampjax.parallel.config.partitioner import Group, Partitioner
 from ampjax.parallel.config.trainable_params import checked_params
 from ampjax.parallel.equivalence.compare import Equivalence, check_equivalence
-from ampjax.parallel.evaluation import Evaluator
 from ampjax.parallel.planning.build_runner import RunnerSetup, build_step
 from ampjax.parallel.planning.search_timing import Searches
 from ampjax.parallel.planning.variable_plan import plan_variables
@@ -40,6 +38,8 @@ Tree = Any
 class Training:
     """A model, and how far its training has come.
 
+    It has more than 15 methods, since it alone knows in which order things happen.
+
     Args:
       setup: What it is trained with.
       params: The first parameters.
@@ -54,6 +54,7 @@ class Training:
       searches: The partition searches; None before the first batch, and where none is wanted.
       equivalence: What came of comparing replicas with a single device.
       checkpoints: The checkpoints that are written between steps.
+      state: The optimizer's state as users look at it and write to it.
       recoverer: Goes on after a loss of processes; None where nothing can be lost, or nothing is saved.
     """
 
@@ -78,7 +79,7 @@ class Training:
                 lambda leaves: self.built.assign_state(leaves),
             )
             self.recoverer.begin_at(first)
-        self._given = GivenState()
+        self.state = AssignableState(lambda: self.model, self._assign_state)
         self._losses = RecoveredLosses(lambda error: self._recover(error, self.steps + 1))
 
     @property
@@ -91,59 +92,6 @@ class Training:
         if isinstance(self.model, InitialModel):
             raise SettingsError("runner", "a batch first", "none yet", "Call `run`, or `build` with a batch.")
         return self.model
-
-    @cached_property
-    def evaluator(self) -> Evaluator:
-        """What computes functions of its parameters.
-
-        Raises:
-          SettingsError: Before the first batch.
-        """
-        return Evaluator(self.built)
-
-    # ---- the optimizer's state -------------------------------------------------------------------------------------
-
-    def opt_state(self) -> Tree:
-        """The optimizer's state for the user, who may assign to it.
-
-        Raises:
-          ParameterError: If what was assigned before does not fit.
-        """
-        self.adopt_state()
-        return self._given.give(self.model.opt_state())
-
-    def set_opt_state(self, state: Tree) -> None:
-        """Replaces the optimizer's state.
-
-        Args:
-          state: A tree like it.
-
-        Raises:
-          ParameterError: If it is not.
-        """
-        self._assign(checked_state(self.model.state_like(), state))
-
-    def adopt_state(self) -> None:
-        """Puts what the user has assigned in the tree that he has got into the optimizer's state.
-
-        Raises:
-          ParameterError: If it does not fit; then the state is as before.
-        """
-        try:
-            if leaves := self._given.assigned():
-                self._assign(checked_leaves(leaves_of(self.model.state_like()), leaves))
-        except ParameterError:
-            self._given.undo()
-            raise
-
-    def _assign(self, leaves: Mapping[str, Any]) -> None:
-        if self.recoverer is not None:
-            self.recoverer.note_state(leaves)
-        try:
-            self.model.assign_state(leaves)
-        except (HostError, ServerError) as error:
-            self._recover(error, self.steps + 1)
-        self._given.accept()
 
     # ---- the first batch ---------------------------------------------------------------------------------------------
 
@@ -208,8 +156,8 @@ class Training:
         """
         model, number = self.built, self.steps + 1
         metrics, dropped = None, ()
-        self.adopt_state()
-        self._given.accept()  # the tree that was given last is of the state before this step
+        self.state.adopt()
+        self.state.accept()  # the tree that was given last is of the state before this step
         while True:
             try:
                 if metrics is None:
@@ -274,6 +222,15 @@ class Training:
 
     # ---- other states ------------------------------------------------------------------------------------------------
 
+    def _assign_state(self, leaves: Mapping[str, Any]) -> None:
+        """Replaces leaves of the optimizer's state between steps."""
+        if self.recoverer is not None:
+            self.recoverer.note_state(leaves)
+        try:
+            self.model.assign_state(leaves)
+        except (HostError, ServerError) as error:
+            self._recover(error, self.steps + 1)
+
     def reset(self, params: Tree) -> None:
         """Starts anew from other parameters; what was compiled, planned and split stays.
 
@@ -286,7 +243,7 @@ class Training:
         """
         self.built.reset(params)
         self.steps = 0
-        self._given.accept()
+        self.state.accept()
         if self.recoverer is not None:
             self.recoverer.begin_at(checked_params(params))
 
@@ -299,7 +256,7 @@ class Training:
         Raises:
           AmpError: As `Runner.save`.
         """
-        self.adopt_state()
+        self.state.adopt()
         self.built.save(path, self.steps, None if self.searches is None else self.searches.notes)
 
     def restore(self, path: str | Path) -> None:
@@ -312,7 +269,7 @@ class Training:
           AmpError: As `Runner.restore`.
         """
         restored = self.model.restore(path)
-        self._given.accept()
+        self.state.accept()
         self.steps = restored if isinstance(restored, int) else restored.step
         self.checkpoints.claim()
         if self.recoverer is not None:

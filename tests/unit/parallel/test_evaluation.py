@@ -168,6 +168,6 @@ def test_mistakes(runner, call, error, text):
 
 def test_a_batch_must_have_come_before():
     with pytest.raises(
-        SettingsError, match="expected a batch first, got none yet. Call `run`, or `build` with a batch."
+        SettingsError, match=r"expected a batch first, got none yet. Call `run`, or `build` with a batch."
     ):
         make().evaluate(batch(4))
