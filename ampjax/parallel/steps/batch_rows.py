@@ -17,7 +17,6 @@ from ampjax.sparse.rewrite.pulled_step import SparseProgram
 from ampjax.sparse.rewrite.unique_ids import UniqueRows, pad_rows, padded_size, unique_rows
 from ampjax.sparse.rows.aligned_arrays import aligned_empty
 from ampjax.sparse.rows.parallel_calls import all_of
-from ampjax.sparse.table.table_or_dense import touched_share
 
 Tree = Any
 ReplicaRows = dict[str, list[UniqueRows]]
@@ -129,12 +128,11 @@ def alphas(program: SparseProgram, workers: ReplicaRows) -> dict[str, float]:
       program: The rewritten loss.
       workers: By table, the rows that each replica reads.
     """
-    result = {}
+    result: dict[str, float] = {}
     for table, each in workers.items():
         stack = program.stacks[table]
-        counts = [stack.counts(unique.ids) for unique in each]
-        for path, (first, end) in stack.spans.items():
-            result[path] = touched_share([of_replica[path] for of_replica in counts], end - first)
+        shares = np.mean([stack.counts(unique.ids) for unique in each], 0) / stack.sizes
+        result |= zip(stack.paths, shares.tolist(), strict=True)
     return result
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -39,13 +40,18 @@ class Stack:
         """By parameter its first row, and the row after its last."""
         return dict(zip(self.paths, pairwise((*self.starts, self.n_rows)), strict=True))
 
-    def counts(self, ids: np.ndarray) -> dict[str, int]:
-        """By parameter, how many of some rows it has.
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """The rows of each parameter, in their order."""
+        return np.diff((*self.starts, self.n_rows))
+
+    def counts(self, ids: np.ndarray) -> np.ndarray:
+        """How many of some rows each parameter has, in their order.
 
         Args:
           ids: Rows of the table, rising.
         """
-        return dict(zip(self.paths, np.diff(self._places(ids)).tolist(), strict=True))
+        return np.diff(self._places(ids))
 
     def parts(self, ids: np.ndarray, values: np.ndarray) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
         """Yields each parameter, with those of some rows that it has, by its own numbers.
