@@ -150,8 +150,13 @@ def _settings(eqn: Any) -> Hashable:
     if _may_start_anywhere(eqn):
         del params["start_indices"], params["limit_indices"]
     shapes = tuple((var.aval.shape, var.aval.dtype) for var in eqn.outvars)
-    # Most parameters can be compared as they are, in less time than what they mean; a gather's may be NaN.
-    given = settings(eqn.replace(params=params)) if eqn.primitive.name == "gather" else tuple(params.items())
+    given: Hashable = tuple(params.items())
+    try:
+        hash(given)  # most parameters can be compared as they are, in less time than what they mean
+    except TypeError:
+        given = settings(eqn.replace(params=params))
+    if eqn.primitive.name == "gather":  # it may fill with NaN
+        given = settings(eqn.replace(params=params))
     return eqn.primitive, given, shapes
 
 

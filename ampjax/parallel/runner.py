@@ -84,7 +84,8 @@ class Runner:
         other ids `x[ids]` reads the nearest row, and `jnp.take` reads NaN, which stops the step; neither gets a gradient.
 
         Args:
-          batch: A joined batch, which is cut into as many parts as there are replicas, or `Parts`, as `shard` gives them.
+          batch: A joined batch, which is cut into as many parts as there are replicas, or `Parts`, as `shard` gives them. Its arrays may be
+            written to when this returns: those that are read later have been copied.
           fetch: Which parts of the aggregated gradients to read: `gradients` (by path: an array, or `RowGrads` for a sparse variable),
             `norms` (by path), `global_norm`.
           following: The batch of the next step, if it is known. Workers that are processes get it, and ask for its rows, while this step is
