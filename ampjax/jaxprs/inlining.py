@@ -53,4 +53,7 @@ def _is_small_call(eqn: Any) -> bool:
     if eqn.primitive.name not in ("jit", "pjit"):
         return False
     body, constants = opened(called(eqn))
-    return not constants and not body.constvars and len(body.eqns) <= MOST_EQUATIONS and not eqn.effects
+    asked = (*eqn.params["in_shardings"], *eqn.params["out_shardings"])
+    says_where = any(type(sharding).__name__ != "UnspecifiedValue" for sharding in asked)
+    is_closed = not constants and not body.constvars
+    return is_closed and len(body.eqns) <= MOST_EQUATIONS and not eqn.effects and not says_where

@@ -34,6 +34,8 @@ from ampjax.sparse.table.pending_update import PendingUpdate
 from ampjax.sparse.table.row_client import SplitPlace
 from ampjax.sparse.table.shards import Connection, Shards
 from ampjax.sparse.table.table_settings import (
+    MAX_LAG,
+    MAX_LAG_IN_FILES,
     TableSettings,
     check_values,
     checked_columns,
@@ -67,7 +69,8 @@ class Table:
       wire_dtype: The dtype of rows and gradients between client and server; the table's, if None. `bfloat16` halves bytes.
       folder: A folder for arrays larger than memory: they are mapped files in a new subfolder, which is removed
         with the table. None: ordinary memory.
-      max_lag: In `faithful` mode, the most updates that a row may miss. With each update, one in so many rows catches up.
+      max_lag: In `faithful` mode, the most updates that a row may miss. With each update, one in so many rows catches up. None: 64, or 1024
+        where rows are in mapped files.
       processes: Server processes; server s of the table is process number s. The table behaves the same. None: its servers
         are in this process.
 
@@ -92,11 +95,13 @@ class Table:
         mode: str = "lazy",
         wire_dtype: Any = None,
         folder: str | Path | None = None,
-        max_lag: int = 64,
+        max_lag: int | None = None,
         processes: ServerProcesses | None = None,
     ):
         check_values(values)
         n_rows, dtype = values.shape[0], np.dtype(values.dtype)
+        if max_lag is None:
+            max_lag = MAX_LAG if folder is None else MAX_LAG_IN_FILES
         settings = TableSettings(n_rows, dtype, partitions, servers, mode, wire_dtype, folder, max_lag, processes)
         self._start(settings, tx, *_split_and_rule(tx, tuple(values.shape), dtype))
         self._shards.fill(row_blocks.of_values(values, kernels_for(self.rule)))

@@ -17,6 +17,10 @@ from ampjax.sparse.servers.processes import ServerProcesses
 
 DTYPES = tuple(np.dtype(dtype) for dtype in (jnp.float32, jnp.bfloat16, jnp.float16))
 """The dtypes that rows may have, in the table and on the wire."""
+MAX_LAG = 64
+"""Updates that rows may miss, if nothing else is said: few, since a step makes all that the rows which it reads have missed."""
+MAX_LAG_IN_FILES = 1024
+"""The same for rows in mapped files, each of which is read and written once in so many updates."""
 MOST_PARTS = 1 << 20
 """Partitions and servers of a saved table at most: each is an object in memory."""
 _KEPT = {"partitions", "servers", "mode", "max_lag", "wire_dtype", "folder"}
@@ -58,7 +62,7 @@ class TableSettings:
         if self.mode not in ("lazy", "faithful"):
             raise TableError("mode", "`lazy` or `faithful`", f"{self.mode!r}", "Choose one of the two.")
         if not (isinstance(self.max_lag, int) and self.max_lag > 0):
-            raise TableError("max_lag", "an integer above 0", f"{self.max_lag!r}", "64 is the default.")
+            raise TableError("max_lag", "an integer above 0", f"{self.max_lag!r}", "None is the default.")
         if self.wire_dtype is not None:
             checked_wire(self.wire_dtype)
         if self.folder is not None and Path(self.folder).is_file():
