@@ -6,7 +6,7 @@ is what an update of all rows costs, less the way to memory: a block of rows see
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,14 +34,25 @@ class CatchUp:
       history: Shared values of past updates, and how many of them a row may miss.
       partitions: The server's partitions of a table.
       n_rows: Rows of the whole table. Blocks of one size serve all its servers, and give the same bits wherever a row is.
+      run: Calls a function on each of some blocks of rows, in threads.
     """
 
-    def __init__(self, kernels: RowKernels, history: SharedHistory, partitions: Sequence[Partition], n_rows: int):
-        self._kernels, self._history, self._partitions = kernels, history, partitions
+    def __init__(
+        self,
+        kernels: RowKernels,
+        history: SharedHistory,
+        partitions: Sequence[Partition],
+        n_rows: int,
+        run: Callable[..., Any],
+    ):
+        self._kernels, self._history, self._partitions, self._in_threads = kernels, history, partitions, run
         self._size = min(_block_rows(kernels.types), padded_size(n_rows))
-        n_blocks = sum(part.n_rows for part in partitions) // self._size
-        self._n_turns = max(1, min(history.max_lag, n_blocks))
-        self._interval = max(1, history.max_lag // self._n_turns)  # so that each row has its turn in time
+        n_blocks = -(-sum(part.n_rows for part in partitions) // self._size)
+        max_lag = max(history.max_lag, 1)
+        blocks_in_turn = -(-n_blocks // max_lag)
+        # Each row has its turn in time, and blocks are full.
+        self._n_turns = -(-n_blocks // blocks_in_turn)
+        self._interval = max_lag // self._n_turns
         self._n_updates = 0
         self._is_compiled = False
 
@@ -63,7 +74,11 @@ class CatchUp:
             self._forget(history.version - history.max_lag)
         turn, rest = divmod(self._n_updates, self._interval)
         if not rest:
-            self.rows(self._slice(turn % self._n_turns))
+            blocks = list(self._blocks(self._slice(turn % self._n_turns)))
+            if len(blocks) > 1:
+                self._in_threads(self._run, *zip(*blocks, strict=True))
+            else:
+                self._one_by_one(blocks)
         self._n_updates += 1
 
     def rows(self, rows: Selection) -> None:
@@ -72,6 +87,14 @@ class CatchUp:
         Args:
           rows: The rows; those that missed nothing stay as they are.
         """
+        self._one_by_one(self._blocks(rows))
+
+    def _one_by_one(self, blocks: Iterable[tuple[Selection, np.ndarray]]) -> None:
+        for rows, seen in blocks:
+            self._run(rows, seen)
+
+    def _blocks(self, rows: Selection) -> Iterator[tuple[Selection, np.ndarray]]:
+        """Those of some rows that have missed updates, and how many they have seen, for one call each."""
         if (seen := rows.seen()) is None:
             return
         late = np.flatnonzero(seen < self._history.version)
@@ -79,7 +102,7 @@ class CatchUp:
         late = late[np.argsort(seen[late], kind="stable")]
         for start in range(0, len(late), self._size):
             some = np.sort(late[start : start + self._size])
-            self._run(rows.at(some), seen[some])
+            yield rows.at(some), seen[some]
 
     def settle(self) -> None:
         """Lets all rows catch up, so that no history is needed."""

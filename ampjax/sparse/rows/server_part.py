@@ -80,8 +80,9 @@ class ServerPart:
         self._partitions = {
             p: Partition(p, layout.size(p), settings.types, seen, settings.folder) for p in settings.partitions
         }
-        self._catch_up = CatchUp(kernels, self._history, list(self._partitions.values()), layout.n_rows)
         self._jobs = JobPool(self._partitions, settings.n_servers)
+        partitions = list(self._partitions.values())
+        self._catch_up = CatchUp(kernels, self._history, partitions, layout.n_rows, self._jobs.run)
         self._n_updates = self._n_pulls = 0
         self._buffers: dict[int, GradientBuffer] = {}
         self._prepared: dict[int, Callable[[], None]] = {}
