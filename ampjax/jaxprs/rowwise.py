@@ -104,6 +104,14 @@ _COMBINE = {
     "reduce_or": np.logical_or,
 }
 
+_GROUPED = {
+    "reduce_sum": jax.ops.segment_sum,
+    "reduce_max": jax.ops.segment_max,
+    "reduce_min": jax.ops.segment_min,
+    "reduce_and": lambda rows, *groups: jax.ops.segment_min(rows.astype(jnp.int8), *groups) > 0,
+    "reduce_or": lambda rows, *groups: jax.ops.segment_max(rows.astype(jnp.int8), *groups) > 0,
+}
+
 
 def is_reduction(equation: Equation) -> bool:
     """Whether the operation folds all rows of its operand into one value: a sum, maximum, minimum, `all` or `any`.
@@ -175,23 +183,36 @@ def bind_rows(equation: Equation, values: Sequence[Any], n_rows: int) -> Any:
     return bind(equation, values)[0]
 
 
-def reduce_rows(equation: Equation, rows: jax.Array, weights: jax.Array) -> jax.Array:
+def reduce_rows(
+    equation: Equation, rows: jax.Array, weights: jax.Array, groups: tuple[jax.Array, int] | None = None
+) -> jax.Array:
     """A reduction of some rows, each counted `weights[i]` times.
 
     Args:
       equation: An operation that `is_reduction`.
       rows: Its operand, `[n, ...]`.
       weights: How often each row counts, `[n]`, int32; a row of weight 0 is left out, whatever it holds.
+      groups: By row its group, `[n]`, int32, and the number of groups, each of which is reduced for itself; None for one group.
+
+    Returns:
+      The reductions, with a leading axis of groups.
     """
     name, axes = equation.primitive.name, equation.params["axes"]
     weights = weights.reshape(-1, *[1] * (rows.ndim - 1))
     if name == "reduce_sum":
-        return (
-            jnp.where(weights > 0, rows * weights.astype(rows.dtype), 0).astype(rows.dtype).sum(axes, dtype=rows.dtype)
-        )
-    left_out = jnp.asarray(_neutral(name, np.dtype(rows.dtype)), rows.dtype)
-    reduce = {"reduce_max": jnp.max, "reduce_min": jnp.min, "reduce_and": jnp.all, "reduce_or": jnp.any}[name]
-    return reduce(jnp.where(weights > 0, rows, left_out), axes)
+        rows = jnp.where(weights > 0, rows * weights.astype(rows.dtype), 0).astype(rows.dtype)
+    else:
+        rows = jnp.where(weights > 0, rows, jnp.asarray(_neutral(name, np.dtype(rows.dtype)), rows.dtype))
+    if groups is None:
+        return _folded(name, rows, axes)[None]
+    within = tuple(axis for axis in axes if axis)
+    return _GROUPED[name](_folded(name, rows, within), *groups)
+
+
+def _folded(name: str, rows: jax.Array, axes: Sequence[int]) -> jax.Array:
+    if name == "reduce_sum":
+        return rows.sum(axes, dtype=rows.dtype)
+    return {"reduce_max": jnp.max, "reduce_min": jnp.min, "reduce_and": jnp.all, "reduce_or": jnp.any}[name](rows, axes)
 
 
 def combine(equation: Equation, first: Any, second: Any) -> np.ndarray:

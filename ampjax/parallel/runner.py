@@ -12,17 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from ampjax.errors import AmpError
 from ampjax.parallel import runner_files
 from ampjax.parallel.config.partitioner import Partitioner
+from ampjax.parallel.evaluation import Evaluation, Evaluator
 from ampjax.parallel.explanation import Explanation
 from ampjax.parallel.planning.build_runner import RunnerSetup, Step
 from ampjax.parallel.planning.partition_search import SearchResult
 from ampjax.parallel.planning.variable_plan import VariablePlan
 from ampjax.parallel.report import explain
 from ampjax.parallel.runner_model import BuiltModel
-from ampjax.parallel.shard import split_batch
+from ampjax.parallel.shard import joined_batch, split_batch
 from ampjax.parallel.steps.step_outcome import Metrics, checked_fetch
 from ampjax.parallel.training import Training
 from ampjax.parallel.workers.process_group import ProcessState
@@ -50,6 +52,7 @@ class Runner:
         self, setup: RunnerSetup, params: Tree, partitioners: Sequence[Partitioner], clock: Callable[[], float]
     ):
         self._training = Training(setup, params, partitioners, clock)
+        self._evaluation: Evaluator | None = None
 
     def __repr__(self) -> str:
         resources = self.setup.resources
@@ -82,7 +85,8 @@ class Runner:
 
         Args:
           batch: A joined batch, which is cut into as many parts as there are replicas, or `Parts`, as `shard` gives them. Arrays of NumPy's or
-            JAX's, or tensors of another library in host memory.
+            JAX's, or tensors of another library in host memory. They may be written to when this returns: those that are read later have
+            been copied.
           fetch: Which parts of the aggregated gradients to read: `gradients` (by path: an array, or `RowGrads` for a sparse variable),
             `norms` (by path), `global_norm`.
           following: The batch of the next step, if it is known. Workers that are processes get it, and ask for its rows, while this step is
@@ -182,6 +186,84 @@ class Runner:
         key = jax.random.fold_in(jax.random.key(self.setup.config.seed), self.steps)
         return jax.random.split(key, len(self.setup.resources.devices))
 
+    # ---- without a step ----------------------------------------------------------------------------------------------
+
+    def evaluate(self, batch: Tree) -> Evaluation:
+        """Computes the loss of a batch without a step.
+
+        One device computes it, as the single-device program would, from the rows that the batch reads; so the batch may have any number of
+        examples. Nothing is changed or counted. In asynchronous training, gradients under way are applied first, here and below.
+
+        Args:
+          batch: A joined batch, or `Parts`.
+
+        Returns:
+          The loss, and the loss function's second result.
+
+        Raises:
+          SettingsError: Before the first batch.
+          DataError: If the batch is nothing that JAX takes.
+        """
+        return self._evaluator.evaluate(joined_batch(batch, self.setup.config.shared))
+
+    def gradients(self, batch: Tree) -> dict[str, Any]:
+        """Computes the gradients of a batch's loss without a step, as `evaluate` computes the loss.
+
+        Args:
+          batch: As `evaluate` takes it.
+
+        Returns:
+          By path an array, or `RowGrads` for a variable in a table.
+
+        Raises:
+          SettingsError: As `evaluate`.
+          DataError: As `evaluate`.
+        """
+        return self._evaluator.gradients(joined_batch(batch, self.setup.config.shared))
+
+    def apply(self, function: Callable[[Tree, Tree], Tree], batch: Tree) -> Tree:
+        """Computes any function of the parameters and a batch, such as predictions.
+
+        What the function reads by rows is pulled by rows, as in a step. A table that it uses as a whole, or by ids that depend on
+        parameters, is copied as a whole.
+
+        Args:
+          function: `function(params, batch)`, anything that `jax.jit` takes. It is compiled once for each shape of a batch, so pass the same
+            object each time.
+          batch: As `evaluate` takes it.
+
+        Returns:
+          What the function returns: a pytree of arrays.
+
+        Raises:
+          SettingsError: As `evaluate`.
+          DataError: As `evaluate`.
+        """
+        return self._evaluator.apply(function, joined_batch(batch, self.setup.config.shared))
+
+    def rows(self, name: str, ids: Any) -> np.ndarray:
+        """Reads rows of a variable, and no more of it if it is in a table.
+
+        Args:
+          name: The variable, as `explain` writes it.
+          ids: Integers in `[0, n_rows)`, of any shape; of a variable whose rows are counted along other axes, those of `RowGrads`.
+
+        Returns:
+          `[*ids, *row]`.
+
+        Raises:
+          SettingsError: Before the first batch, or if there is no such variable.
+          DataError: If ids are no integers, or outside.
+        """
+        return self._evaluator.rows(name, ids)
+
+    @property
+    def _evaluator(self) -> Evaluator:
+        model = self._training.built
+        if self._evaluation is None or self._evaluation.model is not model:  # a checkpoint may have brought another one
+            self._evaluation = Evaluator(model)
+        return self._evaluation
+
     # ---- what it holds -----------------------------------------------------------------------------------------------
 
     @property
@@ -201,8 +283,22 @@ class Runner:
 
     @property
     def opt_state(self) -> Tree:
-        """The optimizer's state, as `tx.init` makes it for the single-device program."""
-        return self._training.model.opt_state()
+        """The optimizer's state, as `tx.init` makes it for the single-device program. May be set, as a whole or in parts.
+
+        `runner.opt_state = state` replaces it by a state of the same optimizer for the same parameters, of another runner or of plain optax.
+        `runner.opt_state.hyperparams["learning_rate"] = 0.01` changes a hyperparameter of `optax.inject_hyperparams`, for tables, too, from the next
+        step on: updates that rows have missed are made with the one of that time. Dictionaries of scalars such as `hyperparams` stay as good as
+        new; other parts of a tree can be assigned to until the next step. Arrays in it are read-only.
+
+        Raises:
+          ParameterError: If what was assigned does not fit. The next step, or whatever needs the state first, raises it, too, and the state stays
+            as it was.
+        """
+        return self._training.state.get()
+
+    @opt_state.setter
+    def opt_state(self, state: Tree) -> None:
+        self._training.state.set(state)
 
     @property
     def plan(self) -> VariablePlan | None:

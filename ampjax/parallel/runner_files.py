@@ -22,13 +22,14 @@ import optax
 
 from ampjax.devices import random_keys
 from ampjax.errors import DataError, TableError
-from ampjax.optim.row_rule import RowRule
+from ampjax.optim.row_rule import RowRule, RowState
 from ampjax.optim.split_rows import split_rows
 from ampjax.parallel.config.leaf_paths import by_path, names
 from ampjax.parallel.planning.saved_tables import SavedTables
 from ampjax.sparse.detection.row_axes import LEADING, from_table, table_shape, to_table
 from ampjax.sparse.table import leftovers, table_files
 from ampjax.sparse.table.sharded_table import Table
+from ampjax.sparse.table.table_parts import TablePart
 from ampjax.utils.setting_checks import a_path
 
 Tree = Any
@@ -45,7 +46,7 @@ class Saved:
       step: Steps that had been taken.
       params: Dense parameters.
       state: Shared optimizer state.
-      tables: By path, as many copies as were asked for.
+      tables: By name, as many copies of a table as were asked for.
       notes: What the runner noted, in JSON's types, if it did.
     """
 
@@ -57,17 +58,19 @@ class Saved:
 
 
 class Like(NamedTuple):
-    """How a table is loaded that does not exist yet.
+    """How a table is loaded.
 
     Args:
       rule: The optimizer's rule for its rows.
       settings: Its settings, in place of the saved ones.
-      shape: Its shape `(rows, *row shape)`.
+      shapes: By variable whose rows it holds, `[n_rows, *row]`.
+      states: By variable the rule's state under its names.
     """
 
     rule: RowRule
     settings: Mapping[str, Any]
-    shape: tuple[int, ...]
+    shapes: Mapping[str, tuple[int, ...]]
+    states: Mapping[str, Sequence[RowState]]
 
 
 def save(
@@ -75,7 +78,7 @@ def save(
     step: int,
     params: Tree,
     state: Tree,
-    tables: Mapping[str, Table],
+    tables: Mapping[str, TablePart],
     notes: Mapping[str, Any] | None = None,
     *,
     axes: Axes | None = None,
@@ -87,7 +90,7 @@ def save(
       step: Steps taken so far.
       params: Dense parameters, None at tables.
       state: Shared optimizer state.
-      tables: By path.
+      tables: By path of a variable its rows.
       notes: What the runner shall find again after `load`, in JSON's types.
       axes: By path, for tables that have other axes than their parameters (see `ampjax.sparse.detection.row_axes`).
 
@@ -205,7 +208,8 @@ def whole(folder: str | Path, params: Tree, tx: optax.GradientTransformation) ->
     split = split_rows(tx, jax.tree.unflatten(jax.tree.structure(params), as_tables), tables, axes)
     dense, _ = split.params.split(params)
     shapes = {key: np.shape(leaf) for key, leaf in zip(leaves, as_tables, strict=True)}
-    like = {key: [Like(split.rules[key], {}, shapes[key])] for key in tables if key in shapes}
+    rules = split.rules
+    like = {key: [Like(rules[key], {}, {key: shapes[key]}, {key: rules[key].state})] for key in tables if key in shapes}
     saved = load(folder, dense, split.init(dense), like, axes)
 
     def as_leaves(path: str, tables: Sequence[Any]) -> list[Any]:
@@ -239,7 +243,7 @@ def load(
     folder: str | Path,
     params: Tree,
     state: Tree,
-    like: Mapping[str, Sequence[Table | Like]],
+    like: Mapping[str, Sequence[Like]],
     axes: Axes | None = None,
 ) -> Saved:
     """Reads everything and checks it against the model; changes nothing.
@@ -248,7 +252,7 @@ def load(
       folder: What `save` wrote.
       params: Dense parameters like those that were saved.
       state: Shared optimizer state, likewise.
-      like: By path a model's tables: how many copies there are, and how they are split and placed.
+      like: By name a model's tables: how many copies there are, and how they are split and placed.
       axes: As for `save`.
 
     Returns:
@@ -261,17 +265,16 @@ def load(
     """
     folder = _whole_one(folder)
     facts = _facts(folder)
-    _check(folder, "tables", list(like), facts["tables"])
+    paths = [path for copies in like.values() for path in copies[0].shapes]
+    _check(folder, "tables", sorted(paths), sorted(facts["tables"]))
     _check(folder, "axes of rows", sorted(_listed(axes or {}).items()), sorted(facts["axes"].items()))
     _check_dtypes(folder, facts, params, {path: copies[0].rule.dtype for path, copies in like.items()})
     _check(folder, "dense leaves", _described(params, state), facts["leaves"])
     _, leaves = table_files.read_arrays(folder / _DENSE, facts)
     on_disk = [[str(leaf.dtype), list(leaf.shape)] for leaf in leaves]
     _check(folder, "files of dense leaves", [kind for _, *kind in facts["leaves"]], on_disk)
-    tables = {
-        path: [_load_table(folder / _table(number), path, copy) for copy in copies]
-        for number, (path, copies) in enumerate(like.items())
-    }
+    folders = {path: folder / _table(number) for number, path in enumerate(facts["tables"])}
+    tables = {name: [_load_table(folders, copy) for copy in copies] for name, copies in like.items()}
     first, structure = jax.tree.flatten((params, state))
     dense, shared = jax.tree.unflatten(structure, map(random_keys.wrapped_like, first, leaves))
     table_files.sweep(folder / _DENSE)
@@ -327,12 +330,14 @@ def _check_axes(folder: Path, axes: Axes, shapes: Mapping[str, Sequence[int]]) -
             raise DataError(where, f"axes of {list(shapes[path])}", f"{list(leaf_axes)}", fix)
 
 
-def _load_table(folder: Path, path: str, like: Table | Like) -> Table:
-    saved = tuple(table_files.read_manifest(folder, shape=list)["shape"])
-    if saved != like.shape:
-        fix = "Restore into a runner of the same model: a table has as many rows as when it was saved."
-        raise DataError(f"checkpoint `{folder.parent}`, table `{path}`", f"shape {like.shape}", f"{saved}", fix)
-    return Table.load(folder, like.transform if isinstance(like, Table) else like.rule, **like.settings)
+def _load_table(folders: Mapping[str, Path], like: Like) -> Table:
+    for path, shape in like.shapes.items():
+        saved = tuple(table_files.read_manifest(folders[path], shape=list)["shape"])
+        if saved != shape:
+            fix = "Restore into a runner of the same model: a table has as many rows as when it was saved."
+            raise DataError(f"checkpoint `{folders[path].parent}`, table `{path}`", f"shape {shape}", f"{saved}", fix)
+    each = [folders[path] for path in like.shapes]
+    return Table.load_parts(each, like.rule, states=[like.states[path] for path in like.shapes], **like.settings)
 
 
 def _described(params: Tree, state: Tree) -> list[list[Any]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ampjax.cluster.hosts.resources import Resources, find_resources
@@ -189,6 +190,39 @@ def are_shared(batch: Tree, shared: Sequence[str]) -> list[bool]:
             where = f"setting `shared`, `{pattern}`"
             raise SettingsError(where, f"a leaf of the batch, one of {paths}", "no match", "Correct it.")
     return [any(matches(pattern, path) for pattern in shared) for path in paths]
+
+
+def joined_batch(batch: Tree | Parts, shared: Sequence[str] = ()) -> Tree:
+    """One step's batch as the single-device program takes it.
+
+    Args:
+      batch: A pytree of arrays, or `Parts`.
+      shared: Patterns of leaves that all replicas get whole.
+
+    Returns:
+      The pytree. Of parts, arrays are put together, and scalars, single random keys and shared leaves are the first part's.
+
+    Raises:
+      DataError: If there is no leaf, one is nothing that JAX takes, or parts differ in a scalar or in a single random key.
+    """
+    if not isinstance(batch, Parts):
+        return _arrays(batch)
+    parts = [_arrays(part) for part in batch.batches]
+    flat = [by_path(part) for part in parts]
+    leaves = []
+    for (path, first), is_shared in zip(flat[0].items(), are_shared(parts[0], shared), strict=True):
+        each = [part[path] for part in flat]
+        if np.ndim(first) and not is_shared:
+            leaves.append(
+                jnp.concatenate(each) if is_key(first) else np.concatenate([np.asarray(leaf) for leaf in each])
+            )
+            continue
+        data = [np.asarray(data_of(leaf)) for leaf in each]
+        if any((own != data[0]).any() for own in data):
+            fix = "Give each replica the same one, or one for each example."
+            raise DataError(f"batch, leaf `{path}`", "the same value in all parts", "others", fix)
+        leaves.append(first)
+    return jax.tree.unflatten(jax.tree.structure(parts[0]), leaves)
 
 
 def _arrays(batch: Tree) -> Tree:

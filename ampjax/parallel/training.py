@@ -25,6 +25,7 @@ from ampjax.errors import (
 )
 from ampjax.optim.staleness_state import keep_staleness_if_used
 from ampjax.parallel import runner_files
+from ampjax.parallel.assigned_state import AssignableState, leaves_of
 from ampjax.parallel.config.partitioner import Group, Partitioner
 from ampjax.parallel.config.trainable_params import checked_params
 from ampjax.parallel.equivalence.watch import EquivalenceWatch
@@ -48,6 +49,8 @@ Tree = Any
 class Training:
     """A model, and how far its training has come.
 
+    It has more than 15 methods, since it alone knows in which order things happen.
+
     Args:
       setup: What it is trained with.
       params: The first parameters.
@@ -61,6 +64,7 @@ class Training:
       totals: Sums over these steps, for reports.
       searches: The partition searches; None before the first batch, and where none is wanted.
       checkpoints: The checkpoints that are written between steps.
+      state: The optimizer's state as users look at it and write to it.
       recoverer: Goes on after a loss of processes; None where nothing can be lost, or nothing is saved.
     """
 
@@ -77,8 +81,14 @@ class Training:
         self.checkpoints = RunnerCheckpoints(setup.config.checkpoint)
         self.recoverer: Recoverer | None = None
         if setup.group is not None and setup.config.checkpoint is not None:
-            self.recoverer = Recoverer(self._go_back_to, self._go_back_to_begin, self._step_again)
+            self.recoverer = Recoverer(
+                self._go_back_to,
+                self._go_back_to_begin,
+                self._step_again,
+                lambda leaves: self.built.assign_state(leaves),
+            )
             self.recoverer.begin_at(first)
+        self.state = AssignableState(lambda: self.model, self._assign_state)
         self._losses = RecoveredLosses(lambda error: self._recover(error, self.steps + 1))
 
     @property
@@ -113,9 +123,12 @@ class Training:
     def _built(self, initial: InitialModel, parts: Sequence[Tree]) -> BuiltModel:
         setup, first = self.setup, initial.first
         tables = None if initial.checkpoint is None else runner_files.tables_of(initial.checkpoint)
-        plan = plan_variables(setup.loss_fn, first, parts, setup.resources, setup.config, self._partitioners, tables)
+        settings = setup.resources, setup.config, self._partitioners, setup.tx
+        plan = plan_variables(setup.loss_fn, first, parts, *settings, tables)
         model = BuiltModel(setup, plan, build_step(setup, plan, first), EquivalenceWatch(setup, plan))
         saved = None if initial.checkpoint is None else model.restore(initial.checkpoint)
+        if initial.state is not None:
+            model.assign_state(leaves_of(initial.state))
         model.watch.first(model.step, parts)
         self.steps = self.steps if saved is None else saved.step
         self.searches = self._begin_searches(model, None if saved is None else saved.notes)
@@ -153,6 +166,8 @@ class Training:
         """
         model, number = self.built, self.steps + 1
         metrics, dropped = None, ()
+        self.state.adopt()
+        self.state.accept()  # the tree that was given last is of the state before this step
         while True:
             try:
                 if metrics is None:
@@ -223,6 +238,15 @@ class Training:
 
     # ---- other states ------------------------------------------------------------------------------------------------
 
+    def _assign_state(self, leaves: Mapping[str, Any]) -> None:
+        """Replaces leaves of the optimizer's state between steps."""
+        if self.recoverer is not None:
+            self.recoverer.note_state(leaves)
+        try:
+            self.model.assign_state(leaves)
+        except (HostError, ServerError) as error:
+            self._recover(error, self.steps + 1)
+
     def reset(self, params: Tree) -> None:
         """Starts anew from other parameters; what was compiled, planned and split stays.
 
@@ -235,6 +259,7 @@ class Training:
         """
         self.built.reset(params)
         self.steps = 0
+        self.state.accept()
         if self.recoverer is not None:
             self.recoverer.begin_at(checked_params(params))
 
@@ -247,6 +272,7 @@ class Training:
         Raises:
           AmpError: As `Runner.save`.
         """
+        self.state.adopt()
         self.built.save(path, self.steps, None if self.searches is None else self.searches.notes)
 
     def restore(self, path: str | Path) -> None:
@@ -264,6 +290,7 @@ class Training:
             self.searches = self._begin_searches(self.model, restored.notes)
         else:
             restored = model.restore(path)
+        self.state.accept()
         self.steps = restored if isinstance(restored, int) else restored.step
         self.checkpoints.claim()
         if self.recoverer is not None:

@@ -106,7 +106,7 @@ class ParallaxConfig:
       keep_dense: Patterns (see `partitioner`) of variables that are kept dense even if they could be sparse, for optimizers that are not
         row-wise.
       table_mode: `faithful`: rows that a step does not touch still follow the optimizer (momentum, Adam), so training equals
-        the dense program. `lazy`: they stay as they are.
+        the dense program; a step costs an update of all rows, which are made in turn. `lazy`: they stay as they are, and cost nothing.
       wire_dtype: The dtype in which rows and their gradients travel: `float32` or `bfloat16`.
       folder: The folder for tables as memory-mapped files; None keeps them in memory.
       server_processes: Whether each server is a process of its own on this machine, and not a part of this process. The training is

@@ -63,7 +63,7 @@ class Comparison:
         # Where replicas are processes, one device of this one computes them all.
         self._devices = setup.resources.devices if setup.group is None else [None] * self._n
         try:
-            self._programs = [make_split_loss(loss, plan.program.axes) for loss in (whole, part)]
+            self._programs = [make_split_loss(loss, plan.program.axes, plan.program.stacks) for loss in (whole, part)]
         except Exception as error:  # of what the user's program does with batches of that size
             raise Skipped(f"{type(error).__name__}: {error}") from error
         axis = AXIS if setup.config.sync else None
@@ -140,19 +140,18 @@ class Comparison:
         one = (first, *spread_inputs([joined_input], self._devices[:1]))
         return _Run(self._mapped, (one, (dense, *together(part_inputs))))
 
-    def _rows(self, step: Step, ids: Sequence[dict[int, np.ndarray]]) -> tuple[dict[int, Any], list[dict[int, Any]]]:
+    def _rows(self, step: Step, ids: Sequence[dict[str, np.ndarray]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """By table the rows that any of some programs reads, padded; and for each of them, where its ids lie among these."""
         rows = {}
         inverses = [{} for _ in ids]
-        for leaf in ids[0]:
-            path = self._plan.analysis.variables[leaf].path
-            table = self._plan.program.tables[path]
-            unique = unique_rows(np.concatenate([each[leaf] for each in ids]), table.shape[0])
-            pulled = np.asarray(step.tables[path][0].pull(unique.ids)).astype(table.dtype)  # they may come narrower
-            rows[leaf] = pad_rows(pulled, self._sizes.at_least(path, len(unique.ids)))
-            stops = np.cumsum([len(each[leaf]) for each in ids])[:-1]
+        for name in ids[0]:
+            table = self._plan.program.tables[name]
+            unique = unique_rows(np.concatenate([each[name] for each in ids]), table.shape[0])
+            pulled = np.asarray(step.tables[name][0].pull(unique.ids)).astype(table.dtype)  # they may come narrower
+            rows[name] = pad_rows(pulled, self._sizes.at_least(name, len(unique.ids)))
+            stops = np.cumsum([len(each[name]) for each in ids])[:-1]
             for inverse, positions in zip(inverses, np.split(unique.inverse, stops), strict=True):
-                inverse[leaf] = positions
+                inverse[name] = positions
         return rows, inverses
 
     def _mixing(self, batch: JoinedBatch) -> list[causes.Mixing]:
@@ -183,13 +182,13 @@ class _Run(NamedTuple):
         return [float(loss) for loss in np.asarray(_run(self.programs[1], *self.arguments[1], *place))]
 
 
-def _ids_of(program: SplitLoss) -> Callable[[Tree], dict[int, np.ndarray]]:
+def _ids_of(program: SplitLoss) -> Callable[[Tree], dict[str, np.ndarray]]:
     """The program that gives the ids of a batch, by table."""
     if not program.axes:
         return lambda batch: {}
     none: list[Any] = [None] * len(program.traced.leaves)
     compiled = jax.jit(lambda batch: program.ids([*none, *jax.tree.leaves(batch)]))
-    return lambda batch: {leaf: np.asarray(array) for leaf, array in compiled(batch).items()}
+    return lambda batch: {table: np.asarray(array) for table, array in compiled(batch).items()}
 
 
 def _mapped(program: SplitLoss, devices: Sequence[Device], axis: str | None) -> Callable[..., Any]:

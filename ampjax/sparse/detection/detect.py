@@ -146,23 +146,45 @@ def follow(traced: TracedLoss, axes: Mapping[int, Axes]) -> TableFlow:
     return flow
 
 
-def analyse(traced: TracedLoss, min_rows: int, known: Mapping[str, Axes] | None = None) -> tuple[Variable, ...]:
+def analyse(traced: TracedLoss, min_rows: int) -> tuple[Variable, ...]:
     """The leaves of a traced loss function.
 
     Args:
       traced: The loss function.
       min_rows: A leaf with fewer rows is dense.
-      known: By path the axes along which rows must be counted; such a leaf is sparse even if no row of it is read.
 
     Returns:
       One entry for each leaf, in their order.
     """
-    search = _Search(traced, max(min_rows, 2), known or {})
+    search = _Search(traced, max(min_rows, 2))
     search.run()
     return tuple(
         Variable(leaf.path, leaf.shape, leaf.dtype, i in search.found, search.reasons[i], search.found.get(i, LEADING))
         for i, leaf in enumerate(traced.leaves)
     )
+
+
+def look_again(traced: TracedLoss, known: Mapping[str, Axes]) -> tuple[TableFlow, tuple[Variable, ...]]:
+    """What becomes of leaves that have been found to be sparse, perhaps for batches of other sizes.
+
+    Args:
+      traced: The loss function.
+      known: By path of such a leaf, the axes along which its rows are counted.
+
+    Returns:
+      The reads and other uses of these leaves; and one entry for each leaf, of which others than these are dense.
+    """
+    axes = {i: known[leaf.path] for i, leaf in enumerate(traced.leaves) if leaf.path in known}
+    flow, variables = follow(traced, axes), []
+    for i, leaf in enumerate(traced.leaves):
+        if i not in axes:
+            is_sparse, reason = False, "not looked at"
+        elif i not in flow.uses and not _reads_of(i, flow):  # this batch has no ids for it
+            is_sparse, reason = True, "no row of it is read"
+        else:
+            is_sparse, reason = _judge(i, axes[i], traced.leaves, flow)
+        variables.append(Variable(leaf.path, leaf.shape, leaf.dtype, is_sparse, reason, axes.get(i, LEADING)))
+    return flow, tuple(variables)
 
 
 class _Search:
@@ -171,26 +193,25 @@ class _Search:
     Args:
       traced: The loss function.
       min_rows: A leaf with fewer rows is dense.
-      known: By path the axes along which rows must be counted.
 
     Attributes:
       found: By sparse leaf its axes.
       reasons: By leaf the reason that is given for the verdict.
     """
 
-    def __init__(self, traced: TracedLoss, min_rows: int, known: Mapping[str, Axes]):
+    def __init__(self, traced: TracedLoss, min_rows: int):
         self.found: dict[int, Axes] = {}
         self.reasons: dict[int, str] = {}
-        self._traced, self._min_rows, self._known = traced, min_rows, known
+        self._traced, self._min_rows = traced, min_rows
         self._reached: dict[int, tuple[int, bool]] = {}
 
     def run(self) -> None:
         """Tries all leaves along their first axis; then along other axes those leaves whose uses suggest that rows are read along them."""
-        leaves, known = self._traced.leaves, self._known
-        flow = self._try({i: known.get(leaf.path, LEADING) for i, leaf in enumerate(leaves)})
+        leaves = self._traced.leaves
+        flow = self._try(dict.fromkeys(range(len(leaves)), LEADING))
         unsure = {i for i in self.found if all(r.primitive == "slice" for r in _reads_of(i, flow))}
         unsure |= {i for i, leaf in enumerate(leaves) if i not in self.found and primitives.is_inexact(leaf.dtype)}
-        unsure = {i for i in unsure if leaves[i].path not in known and len(leaves[i].shape) > 1}
+        unsure = {i for i in unsure if len(leaves[i].shape) > 1}
         survey = follow(self._traced, self.found | dict.fromkeys(unsure, ())) if unsure else flow
         unsure = {i for i in unsure if survey.uses.get(i, "").startswith(_PICKS)}
         options = {i: _options(len(leaves[i].shape)) for i in unsure}
@@ -210,7 +231,7 @@ class _Search:
         }
         flow = follow(self._traced, self.found | {i: leaf_axes for i, leaf_axes in axes.items() if i not in barred})
         for i, leaf_axes in axes.items():
-            is_sparse, reason = (False, barred[i]) if i in barred else self._judge(i, leaf_axes, flow)
+            is_sparse, reason = (False, barred[i]) if i in barred else _judge(i, leaf_axes, self._traced.leaves, flow)
             # Among axes that fail, the most useful reason is that of the axes along which most is read, or rows are lost last.
             reached = len(_reads_of(i, flow)), i in flow.uses and not flow.uses[i].startswith(_READS)
             if is_sparse or i not in self.reasons or (i not in self.found and reached > self._reached[i]):
@@ -223,20 +244,13 @@ class _Search:
         """Follows all sparse leaves together once more, until none is lost: a leaf may be read together with one that has become dense."""
         while True:
             flow = follow(self._traced, self.found)
-            verdicts = {i: self._judge(i, axes, flow) for i, axes in self.found.items()}
+            verdicts = {i: _judge(i, axes, self._traced.leaves, flow) for i, axes in self.found.items()}
             self.reasons |= {i: reason for i, (_, reason) in verdicts.items()}
             lost = [i for i, (is_sparse, _) in verdicts.items() if not is_sparse]
             if not lost:
                 return
             for i in lost:
                 del self.found[i]
-
-    def _judge(self, leaf: int, axes: Axes, flow: TableFlow) -> tuple[bool, str]:
-        """Whether a leaf is sparse, and why. One that is known to be stays so in a batch that has no ids for it."""
-        is_unread = leaf not in flow.uses and not _reads_of(leaf, flow)
-        if is_unread and self._traced.leaves[leaf].path in self._known:
-            return True, "no row of it is read"
-        return _verdict(leaf, axes, self._traced.leaves, flow)
 
 
 def _options(n_axes: int) -> list[Axes]:
@@ -267,7 +281,7 @@ def _start(index: int, leaf: Leaf, axes: Mapping[int, Axes]) -> Value:
     return whole_table(index, leaf.shape, axes[index]) if index in axes else frozenset({index})
 
 
-def _verdict(index: int, axes: Axes, leaves: tuple[Leaf, ...], flow: TableFlow) -> tuple[bool, str]:
+def _judge(index: int, axes: Axes, leaves: tuple[Leaf, ...], flow: TableFlow) -> tuple[bool, str]:
     reads = _reads_of(index, flow)
     if index in flow.uses:
         return False, f"used by {flow.uses[index]}" + (f", beside {_counted(reads)}" if reads else "")

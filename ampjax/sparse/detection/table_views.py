@@ -124,19 +124,20 @@ class View:
         return dataclasses.replace(tangents, writes=writes, stops=self.stops, is_tangent=True)
 
 
-def whole_table(leaf: int, shape: Sequence[int], axes: Sequence[int], rows: Any = None) -> View:
-    """A table as it is.
+def whole_table(leaf: int, shape: Sequence[int], axes: Sequence[int], rows: Any = None, first: int = 0) -> View:
+    """A parameter as it is.
 
     Args:
       leaf: Which parameter leaf.
       shape: Its shape.
       axes: The axes along which its rows are counted, rising.
       rows: Pulled rows, `[m, ...]`.
+      first: Its first row in its table.
     """
     sizes = [n if a in axes else None for a, n in enumerate(shape)]
     if rows is not None:
         rows = rows.reshape(rows.shape[0], *(n for a, n in enumerate(shape) if a not in axes))
-    return View((Segment(leaf, 0, math.prod(shape[a] for a in axes), rows),), (), strides.in_one_line(sizes))
+    return View((Segment(leaf, first, math.prod(shape[a] for a in axes), rows),), (), strides.in_one_line(sizes))
 
 
 def views_of_results(eqn: Any, operands: Sequence[Any]) -> list[View] | None:
