@@ -61,16 +61,18 @@ class Like(NamedTuple):
     """How a table is loaded.
 
     Args:
-      rule: The optimizer's rule for its rows.
+      rule: The optimizer's rule for its rows, or the transform.
       settings: Its settings, in place of the saved ones.
       shapes: By variable whose rows it holds, `[n_rows, *row]`.
       states: By variable the rule's state under its names.
+      dtype: Of its rows.
     """
 
-    rule: RowRule
+    rule: optax.GradientTransformation | RowRule
     settings: Mapping[str, Any]
     shapes: Mapping[str, tuple[int, ...]]
     states: Mapping[str, Sequence[RowState]]
+    dtype: np.dtype
 
 
 def save(
@@ -209,7 +211,11 @@ def whole(folder: str | Path, params: Tree, tx: optax.GradientTransformation) ->
     dense, _ = split.params.split(params)
     shapes = {key: np.shape(leaf) for key, leaf in zip(leaves, as_tables, strict=True)}
     rules = split.rules
-    like = {key: [Like(rules[key], {}, {key: shapes[key]}, {key: rules[key].state})] for key in tables if key in shapes}
+    like = {
+        key: [Like(rules[key], {}, {key: shapes[key]}, {key: rules[key].state}, rules[key].dtype)]
+        for key in tables
+        if key in shapes
+    }
     saved = load(folder, dense, split.init(dense), like, axes)
 
     def as_leaves(path: str, tables: Sequence[Any]) -> list[Any]:
@@ -265,10 +271,10 @@ def load(
     """
     folder = _whole_one(folder)
     facts = _facts(folder)
-    paths = [path for copies in like.values() for path in copies[0].shapes]
-    _check(folder, "tables", sorted(paths), sorted(facts["tables"]))
+    dtypes = {path: copies[0].dtype for copies in like.values() for path in copies[0].shapes}
+    _check(folder, "tables", sorted(dtypes), sorted(facts["tables"]))
     _check(folder, "axes of rows", sorted(_listed(axes or {}).items()), sorted(facts["axes"].items()))
-    _check_dtypes(folder, facts, params, {path: copies[0].rule.dtype for path, copies in like.items()})
+    _check_dtypes(folder, facts, params, dtypes)
     _check(folder, "dense leaves", _described(params, state), facts["leaves"])
     _, leaves = table_files.read_arrays(folder / _DENSE, facts)
     on_disk = [[str(leaf.dtype), list(leaf.shape)] for leaf in leaves]

@@ -257,7 +257,7 @@ class BuiltModel:
         for name, copies in step.tables.items():
             held = {path: parts[path] for path in self.plan.program.members[name]}
             shapes, states = ({path: getattr(part, what) for path, part in held.items()} for what in ("shape", "state"))
-            result[name] = [Like(table.rule, table.settings, shapes, states) for table in copies]
+            result[name] = [Like(table.rule, table.settings, shapes, states, table.dtype) for table in copies]
         return result
 
     def readable(self, by_path: Mapping[str, Any]) -> dict[str, Any]:

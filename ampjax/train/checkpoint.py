@@ -17,6 +17,7 @@ from ampjax.errors import DataError
 from ampjax.parallel import runner_files
 from ampjax.sched.updates.counters import UpdateCounters
 from ampjax.sparse.table.sharded_table import Table
+from ampjax.sparse.table.table_parts import part_of_all
 from ampjax.train.optimizers.optimizer_state import parts_of
 from ampjax.train.position import Position
 
@@ -62,7 +63,8 @@ def save(
     rows = {node: gradients.joined() for node, gradients in store.tables.items()}
     if rows:
         notes["waiting"] = {node: [len(rows[node][0]), own.n_new] for node, own in store.tables.items()}
-    runner_files.save(folder, position.epochs, dict(store.params), _beside(store, rows), tables_of(store), notes)
+    tables = {node: part_of_all(table) for node, table in tables_of(store).items()}
+    runner_files.save(folder, position.epochs, dict(store.params), _beside(store, rows), tables, notes)
 
 
 def restore(folder: str | Path, store: AnyStore, updates: UpdateCounters, position: Position) -> None:
@@ -97,7 +99,7 @@ def read(folder: str | Path, store: AnyStore, updates: UpdateCounters, position:
     Raises:
       Exception: As `restore`.
     """
-    like = {node: [table] for node, table in tables_of(store).items()}
+    like = {node: [_like(node, table)] for node, table in tables_of(store).items()}
     rows = _rows_like(folder, store)
     _check_optimizers(folder, store)
     saved = runner_files.load(folder, dict(store.params), _beside(store, rows), like)
@@ -174,6 +176,13 @@ def _same_form(value: Any, like: Any) -> bool:
         same = isinstance(value, Mapping) and value.keys() == like.keys()
         return same and all(_same_form(value[name], part) for name, part in like.items())
     return type(value) in (int, float, bool) if isinstance(like, int | float) else isinstance(value, type(like))
+
+
+def _like(node: str, table: Table) -> runner_files.Like:
+    """How a node's table is loaded: one parameter's rows, as the node's table has them."""
+    shapes = {node: table.shape}
+    states = {node: table.rule.state}
+    return runner_files.Like(table.transform, table.settings, shapes, states, table.dtype)
 
 
 def tables_of(store: AnyStore) -> dict[str, Table]:

@@ -38,6 +38,15 @@ class Repeated:
         return primitives.bind(self.eqn, [self.value])[0]
 
 
+def whole_of(value: Any) -> Any:
+    """A value, or what it stands for.
+
+    Args:
+      value: Any value of a walk.
+    """
+    return value.whole if isinstance(value, Repeated) else value
+
+
 def is_repeated(eqn: Any) -> bool:
     """Whether an equation only repeats what may decide between tables.
 

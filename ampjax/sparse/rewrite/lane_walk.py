@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax.extend.core import Literal
 
 from ampjax.jaxprs.lanes import Batch, Group, Inputs, Numbers, Of, Run, Same, computed, find_groups, joined, places_of
+from ampjax.sparse.detection.gradient_stops import whole_of
 from ampjax.sparse.detection.loss_jaxpr import TracedLoss
 from ampjax.sparse.detection.row_reads import LaneReads
 
@@ -117,10 +118,14 @@ class _Walk:
         self._interpreter, self._lanes, self._known, self._env = interpreter, lanes, known, env
         self._batches: dict[tuple[int, int], Batch] = {}
         self._numbers = {id(group): number for number, group in lanes.groups.items()}
+        self._made: dict[Any, Any] = {}
         self.found: FoundIds = {}
 
     def value(self, atom: Any) -> Any:
         """The value of an operand by itself."""
+        return whole_of(self._alone(atom))
+
+    def _alone(self, atom: Any) -> Any:
         value = self._held(atom)
         return value.whole() if isinstance(value, Run) else value
 
@@ -133,8 +138,10 @@ class _Walk:
         if whole is not None:
             self._env[eqn.outvars[0]] = whole
             return
-        outs, more = self._interpreter.step(eqn, [self.value(atom) for atom in eqn.invars], self._known, (place,))
+        operands = [self._alone(atom) for atom in eqn.invars]
+        outs, more = self._interpreter.step(eqn, operands, self._known, (place,), self._made)
         self._env.update(zip(eqn.outvars, outs, strict=True))
+        self._made.update(dict.fromkeys(eqn.outvars, eqn))
         self.found.update(more)
 
     def together(self, body: Any, group: Group) -> None:
@@ -149,6 +156,7 @@ class _Walk:
             batch = self._batches[self._numbers[id(group)], out] = Batch(result)
             for lane, eqn in enumerate(eqns):
                 self._env[eqn.outvars[out]] = Run(batch, (lane,))
+                self._made[eqn.outvars[out]] = eqn
 
     def _operand(self, operand: Any) -> Any:
         match operand:

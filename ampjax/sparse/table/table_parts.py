@@ -62,6 +62,15 @@ class TablePart:
         self.table.save_part(folder, self.first, self.end, self.state)
 
 
+def part_of_all(table: Table) -> TablePart:
+    """All rows of a table that holds one parameter's.
+
+    Args:
+      table: The table.
+    """
+    return TablePart(table, 0, table.n_rows, tuple(table.rule.state))
+
+
 class StackedValues:
     """Several arrays, one's rows after the other's; none is read before its rows are.
 
