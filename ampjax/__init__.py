@@ -1,6 +1,9 @@
 """ampjax: asynchronous, model-parallel training of dynamic neural networks in JAX, after AMPNet (Gaunt et al., arXiv 1705.09786)."""
 
-from ampjax.numerics import guard as _guard  # first: it sets a flag that XLA reads when JAX makes its first array
+from ampjax.utils import freed_memory as _freed_memory  # first: it sets glibc's allocator, before JAX starts threads
+
+# isort: split
+from ampjax.numerics import guard as _guard  # before JAX makes its first array: it sets a flag that XLA reads then
 
 # isort: split
 from ampjax import nn

@@ -36,6 +36,10 @@ class SettingsError(AmpError, ValueError):
     """A setting that is out of its range."""
 
 
+class SettingsWarning(UserWarning):
+    """A setting that does something else than its user may think, in four parts like an error; the run goes on."""
+
+
 class DataError(AmpError, ValueError):
     """A data file or data set that is missing, damaged or of another format."""
 
@@ -54,6 +58,10 @@ class EquivalenceError(AmpError, ValueError):
 
 class EquivalenceWarning(UserWarning):
     """The warning in place of an `EquivalenceError`, if the setting is to warn."""
+
+
+class IdWarning(UserWarning):
+    """An id that is outside of its table, so that another row is read than was meant, as JAX does; names id, leaf and table."""
 
 
 class ServerError(AmpError, RuntimeError):

@@ -85,6 +85,7 @@ COMMANDS: Mapping[str, Command] = {
     "bench tracing": Command("bench.tracing", "TracingOptions"),
     "bench start-up": Command("bench.start_up", "StartUpBench"),
     "bench memory": Command("bench.memory", "MemoryBench"),
+    "bench pages": Command("bench.pages", "PagesBench"),
     "bench table-nodes": Command("bench.table_nodes", "TableNodesBench"),
     "bench budgets": Command("bench.budgets", "BudgetsBench"),
     "bench lifetimes": Command("bench.lifetimes", "LifetimesBench"),

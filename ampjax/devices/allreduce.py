@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from ampjax.devices.mapped import mapped
 from ampjax.errors import ParameterError, SettingsError
 
 Tree = Any
@@ -34,7 +35,7 @@ def average(replicas: Sequence[Tree], devices: Sequence[Device] | None = None) -
     """Averages n replicas' parameters; each replica gets the mean on its device.
 
     Any number of replicas may share a device: their sum is formed there first. Half-precision leaves are averaged in
-    float32. Leaves that are not floats (counts, ids, PRNG keys) have no mean: each replica keeps its own.
+    float32. What is averaged are the differences from replica 0, so that the mean of equal replicas is these, to the bit. Leaves that are not floats (counts, ids, PRNG keys) have no mean: each replica keeps its own.
     The function returns as soon as the work is issued, unless `MAX_OUTSTANDING` collectives are waiting.
 
     Args:
@@ -54,11 +55,12 @@ def average(replicas: Sequence[Tree], devices: Sequence[Device] | None = None) -
     homes = _devices(paths, leaves, devices)
     dtypes = [jnp.result_type(leaf) for leaf in leaves[0]]
     floats = [i for i, dtype in enumerate(dtypes) if jnp.issubdtype(dtype, jnp.inexact)]
-    sums = all_reduce_sum([[replica[i] for i in floats] for replica in leaves], homes)
-    shared = tuple(dtypes[i] for i in floats)
+    own = [_put([replica[i] for i in floats], home) for replica, home in zip(leaves, homes, strict=True)]
+    first = {home: _put(own[0], home) for home in dict.fromkeys(homes)}
+    sums = all_reduce_sum([_minus(each, first[home]) for each, home in zip(own, homes, strict=True)], homes)
     result = []
     for replica, total, home in zip(leaves, sums, homes, strict=True):
-        mean = _mean(total, len(leaves), shared) if floats else []
+        mean = _plus_mean(first[home], total, len(leaves)) if floats else []
         others = _put([leaf for i, leaf in enumerate(replica) if i not in floats], home)
         merged = dict(zip(floats, mean, strict=True))
         rest = iter(others)
@@ -72,8 +74,7 @@ def all_reduce_sum(trees: Sequence[Tree], devices: Sequence[Device]) -> list[Tre
     """Sums n pytrees on n devices; each device gets the sum.
 
     Trees that share a device are summed there first; then one collective runs over the distinct devices. Collectives are issued one at a
-    time, so that all devices see them in the same order. It uses `jax.pmap` and `jax.lax.psum`; `pmap` is in maintenance mode, and its
-    successor `shard_map` could replace it here.
+    time, so that all devices see them in the same order.
 
     Args:
       trees: n >= 1 pytrees of equal structure, shapes and dtypes (`average` checks that), of arrays that add up.
@@ -116,7 +117,7 @@ def issue_collective(program: Callable[..., Tree], *args: Any, token: Callable[[
     Programs are issued one at a time, so that all devices see them in one order.
 
     Args:
-      program: A pmapped function, compiled or not.
+      program: A mapped function, compiled or not.
       *args: Its arguments.
       token: From the program's results to an array that tells when it has ended. It is held until then: it must not be donated.
 
@@ -133,8 +134,8 @@ def issue_collective(program: Callable[..., Tree], *args: Any, token: Callable[[
 
 @functools.lru_cache(maxsize=64)
 def _psum(devices: tuple[Device, ...]) -> Callable[[Tree], Tree]:
-    """One pmapped function for each tuple of devices: it holds the compilations, so it must not be made anew."""
-    return jax.pmap(lambda tree: jax.lax.psum(tree, _AXIS), axis_name=_AXIS, devices=devices)
+    """One mapped function for each tuple of devices: it holds the compilations, so it must not be made anew."""
+    return mapped(lambda tree: jax.lax.psum(tree, _AXIS), devices, _AXIS)
 
 
 @jax.jit
@@ -142,8 +143,8 @@ def _local_sum(*trees: Tree) -> Tree:
     """The sum of the trees of one device with a leading axis of 1, in float32 at least."""
 
     def add(first: jax.Array, *rest: jax.Array) -> jax.Array:
-        wide = jnp.promote_types(first.dtype, jnp.float32) if jnp.issubdtype(first.dtype, jnp.inexact) else first.dtype
-        return functools.reduce(jnp.add, (leaf.astype(wide) for leaf in (first, *rest)))[None]
+        is_float = jnp.issubdtype(first.dtype, jnp.inexact)
+        return functools.reduce(jnp.add, map(_wide, (first, *rest)) if is_float else (first, *rest))[None]
 
     return jax.tree.map(add, *trees)
 
@@ -153,9 +154,21 @@ def _drop_axis(tree: Tree) -> Tree:
     return jax.tree.map(lambda leaf: leaf[0], tree)
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2))
-def _mean(total: list[jax.Array], n: int, dtypes: tuple[np.dtype, ...]) -> list[jax.Array]:
-    return [(leaf / n).astype(dtype) for leaf, dtype in zip(total, dtypes, strict=True)]
+@jax.jit
+def _minus(own: list[jax.Array], first: list[jax.Array]) -> list[jax.Array]:
+    """How far leaves are from those of replica 0, in float32 at least."""
+    return [jnp.where(leaf == base, 0, _wide(leaf) - _wide(base)) for leaf, base in zip(own, first, strict=True)]
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _plus_mean(first: list[jax.Array], total: list[jax.Array], n: int) -> list[jax.Array]:
+    """The mean of n replicas, from the leaves of replica 0 and the sum of all differences from them; where these are 0, those leaves."""
+    means = [(_wide(base) + leaf / n).astype(base.dtype) for base, leaf in zip(first, total, strict=True)]
+    return [jnp.where(leaf == 0, base, mean) for base, leaf, mean in zip(first, total, means, strict=True)]
+
+
+def _wide(leaf: jax.Array) -> jax.Array:
+    return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
 
 
 def _put(tree: Tree, device: Device) -> Tree:

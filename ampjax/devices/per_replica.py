@@ -1,4 +1,4 @@
-"""Arrays with a leading axis of replicas, each entry on its replica's device, as `jax.pmap` takes and gives them.
+"""Arrays with a leading axis of replicas, each entry on its replica's device, as mapped programs take and give them.
 
 Knows devices and pytrees; nothing of steps.
 """

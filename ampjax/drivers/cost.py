@@ -20,7 +20,7 @@ from ampjax.plan.planner import Plan
 from ampjax.plan.stages import Stage
 from ampjax.sched.columns import OF_INPUT, OF_OUTPUT, Rates
 from ampjax.sched.decisions.dispatch import BACKWARD, DIRECTIONS, FORWARD, INFER, Dispatch
-from ampjax.sched.decisions.parameter_changes import Update
+from ampjax.sched.decisions.parameter_changes import JointUpdate, Update, nodes_of
 from ampjax.sched.updates.counters import edge_columns
 
 Cost = Callable[[Dispatch], int]
@@ -82,8 +82,8 @@ class FlopsCost:
         """Nanoseconds that a dispatch takes."""
         operations = self.operations(dispatch)
         for change in dispatch.changes:
-            if isinstance(change, Update):
-                operations += self._update_sizes[change.node]
+            if isinstance(change, Update | JointUpdate):
+                operations += sum(self._update_sizes[node] for node in nodes_of(change))
         return _whole_ns(operations / self.flops) + self.other_ns + self._transfer(dispatch)
 
     def operations(self, dispatch: Dispatch) -> float:

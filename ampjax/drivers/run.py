@@ -18,7 +18,7 @@ from ampjax.sched.virtual_time import VirtualTime
 from ampjax.trace.instruments import Instrument, Instruments
 
 PATIENCE = 20_000
-"""So many messages for each instance in flight, while none of them ends, make a run suspect a loop that never ends."""
+"""So many messages for each instance in flight, while none of them ends, make a run suspect a loop that never ends, where their number is not known."""
 
 CONTROL_AHEAD = 256
 """The most dispatches of one call in virtual time, if only control runs."""
@@ -185,7 +185,7 @@ class Loop:
             self._since_last_end = 0
             for source in self.sources:
                 source.ended([instance for instance, train in ended if train == source.train])
-        elif self._since_last_end > PATIENCE:
+        elif self._since_last_end > PATIENCE and self.scheduler.admission.may_never_end:
             self._suspect()
         admitted = 0
         for source in self.sources:

@@ -14,7 +14,7 @@ from ampjax.engine.timing.device_times import KernelKind, Times
 from ampjax.plan.stages import Stage
 from ampjax.sched.columns import N_DIRECTIONS
 from ampjax.sched.decisions.dispatch import DIRECTIONS, Dispatch
-from ampjax.sched.decisions.parameter_changes import Change, Update
+from ampjax.sched.decisions.parameter_changes import Change, Update, updates_in
 from ampjax.trace.trace import Trace
 
 
@@ -49,8 +49,8 @@ class Note(NamedTuple):
 
     @property
     def updates(self) -> list[Update]:
-        """The updates that follow."""
-        return [change for change in self.changes if isinstance(change, Update)]
+        """The updates that follow, those that are made together one by one."""
+        return [update for change in self.changes for update in updates_in(change)]
 
     @property
     def changed(self) -> str:
@@ -212,4 +212,5 @@ def _add_changes(trace: Trace, note: Note, start_ns: int, end_ns: int) -> None:
     if note.changed:
         trace.add(note.worker, note.changed, "update", start_ns, end_ns)
     for update in note.updates:
-        trace.add_staleness(update.node, end_ns, update.count, update.mean_staleness)
+        if update.count:
+            trace.add_staleness(update.node, end_ns, update.count, update.mean_staleness)

@@ -17,6 +17,7 @@ from ampjax.devices.allreduce import Device
 from ampjax.engine.arenas import Arenas
 from ampjax.engine.backward_runs import BackwardRuns
 from ampjax.engine.fences import Fences
+from ampjax.engine.joint_updates import JointGroup
 from ampjax.engine.kernels.coalescing import Coalesced
 from ampjax.engine.kernels.edge_sizes import EdgeSizes
 from ampjax.engine.kernels.launch import CHANGES_ONLY, Launch
@@ -27,7 +28,7 @@ from ampjax.engine.parameters import NodeTraining, ParameterStore, on_copies
 from ampjax.plan.planner import Plan
 from ampjax.plan.stages import ArenaKey
 from ampjax.sched.decisions.dispatch import BACKWARD, FORWARD
-from ampjax.sched.decisions.parameter_changes import Change, Update
+from ampjax.sched.decisions.parameter_changes import Change, JointUpdate, Update
 from ampjax.sched.programs.feeds import Feed
 
 
@@ -43,6 +44,7 @@ class Executor:
       devices: The device of each memory space; or, by its number, of each that is kept here: this then carries out the launches of their
         stages only, and keeps their nodes.
       stashed: Nodes whose adjoint uses the forward pass's parameters.
+      groups: Nodes that are updated together.
 
     Attributes:
       arenas: Where payloads lie.
@@ -67,12 +69,13 @@ class Executor:
         training: Mapping[str, NodeTraining],
         devices: Sequence[Device] | Mapping[int, Device],
         stashed: Sequence[str] = (),
+        groups: Sequence[JointGroup] = (),
     ):
         self.plan, devices = plan, devices if isinstance(devices, Mapping) else dict(enumerate(devices))
         space_of = {node: plan.spaces[worker] for node, worker in plan.worker_of.items()}
         device_of = {node: devices[space] for node, space in space_of.items() if space in devices}
         self.arenas = Arenas(devices)
-        self.store = ParameterStore(params, training, device_of, stashed)
+        self.store = ParameterStore(params, training, device_of, stashed, groups)
         self.losses = LossMetrics(plan, devices)
         self.fences = Fences(plan, self.arenas, self.store, self.losses)
         stages = [
@@ -166,7 +169,11 @@ class Executor:
         Args:
           change: The change.
         """
-        self.store.change(change)
+        if isinstance(change, JointUpdate):
+            wants_loss = self.store.groups[change.group].transform.wants_loss
+            self.store.change_together(change, self.losses.of_round(change.examples) if wants_loss else None)
+        else:
+            self.store.change(change)
 
     def choices(self, number: int, n_rows: int) -> np.ndarray:
         """What a launch has read back. Waits for the device; can be asked once.
@@ -224,7 +231,7 @@ class Executor:
         These are stashed parameters, sums of losses, readings, and what replicas have handed in.
         """
         self.store.forget()
-        self.losses.sums.clear()
+        self.losses.clear()
         self.readings.clear()
 
     def _reads(self, launch: Launch) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -78,6 +78,11 @@ class AnyStore(Protocol):
         """As `ParameterStore.all_params`."""
         ...
 
+    @property
+    def not_finite(self) -> list[str]:
+        """As `ParameterStore.not_finite`."""
+        ...
+
     def set_params(self, node: str, params: Any) -> None:
         """As `ParameterStore.set_params`."""
         ...
@@ -92,6 +97,10 @@ class AnyStore(Protocol):
 
     def warm_update(self, node: str) -> None:
         """As `ParameterStore.warm_update`."""
+        ...
+
+    def warm_group(self, name: str) -> None:
+        """As `ParameterStore.warm_group`."""
         ...
 
     def warm_average(self, nodes: Sequence[str]) -> None:
@@ -110,7 +119,7 @@ class AnyLosses(Protocol):
         """As `LossMetrics.state`."""
         ...
 
-    def resume(self, state: Iterable[Sequence[Any]]) -> None:
+    def resume(self, state: Sequence[Sequence[Any]]) -> None:
         """As `LossMetrics.resume`."""
         ...
 

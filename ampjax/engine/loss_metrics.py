@@ -16,6 +16,9 @@ from ampjax.ir.nodes import Node
 from ampjax.ir.ops.body_shapes import eval_body, metric_shapes
 from ampjax.plan.planner import Plan
 
+ROUNDS = "rounds"
+"""Marks the sums of rounds that are over, in `LossMetrics.state`."""
+
 
 @dataclass(frozen=True)
 class LossSums:
@@ -58,19 +61,20 @@ def loss_sum(sums: Iterable[LossSums]) -> float:
     return sum(s.loss for s in sums)
 
 
-def metrics_of(sums: Sequence[LossSums]) -> dict[str, float]:
+def metrics_of(sums: Sequence[LossSums], n_instances: int) -> dict[str, float]:
     """The metrics of some losses.
 
     Args:
       sums: Those of each loss.
+      n_instances: The instances that were run. Not the loss's rows: how many these are depends on where the loss was cut apart.
 
     Returns:
-      `loss`: the mean over rows, summed over loss nodes; and each metric: its sums over its counts, pooled over loss nodes. Empty if there
-      were no rows.
+      `loss`: the summed loss of all rows over the number of instances; and each metric: its sums over its counts, pooled over loss nodes. Empty
+      if there is no loss or no instance.
     """
-    if not any(s.rows for s in sums):
+    if not sums or not n_instances:
         return {}
-    result = {"loss": sum(s.loss / s.rows for s in sums if s.rows)}
+    result = {"loss": loss_sum(sums) / n_instances}
     for name in dict.fromkeys(name for s in sums for name in s.names):
         tops, bottoms = zip(*(s.pair(name) for s in sums if name in s.names), strict=True)
         result[name] = sum(tops) / sum(bottoms) if sum(bottoms) else float("nan")
@@ -92,6 +96,7 @@ class LossMetrics:
         self._plan, self._devices = plan, devices
         self._names = metric_names(plan)
         self.sums: dict[tuple[int, bool], jax.Array] = {}
+        self._rounds: dict[int, np.ndarray] = {}
 
     def of(self, stage: int, train: bool) -> jax.Array:
         """The sums of a loss so far; zeros at first.
@@ -127,7 +132,29 @@ class LossMetrics:
           For each stage, by number, the line of `LossSums`.
         """
         taken = [number for number, is_train in self.sums if is_train == train]
-        return {number: np.asarray(self.sums.pop((number, train)), np.float64) for number in taken}
+        lines = {number: np.asarray(self.sums.pop((number, train)), np.float64) for number in taken}
+        return added(lines, self._take_rounds()) if train else lines
+
+    def of_round(self, n_instances: int) -> float:
+        """The mean loss of training since this was last asked, or since `take`. Waits for devices.
+
+        Args:
+          n_instances: The instances since then.
+        """
+        earlier = self._take_rounds()
+        lines = self.take_lines(True)
+        self._rounds = added(earlier, lines)
+        return sum(float(line[1]) for line in lines.values()) / max(n_instances, 1)
+
+    def _take_rounds(self) -> dict[int, np.ndarray]:
+        """The lines of the rounds that are over."""
+        rounds, self._rounds = self._rounds, {}
+        return rounds
+
+    def clear(self) -> None:
+        """Forgets all sums."""
+        self.sums.clear()
+        self._rounds.clear()
 
     def state(self) -> list[list[Any]]:
         """Gives what has been added up and not been taken; JSON can hold it. Waits for devices.
@@ -135,19 +162,23 @@ class LossMetrics:
         Returns:
           A list for `resume`.
         """
-        held = [(key, np.asarray(sums)) for key, sums in self.sums.items()]
-        return [[*key, str(sums.dtype), sums.tobytes().hex()] for key, sums in held]
+        held: list[tuple[int, Any, np.ndarray]] = [(*key, np.asarray(sums)) for key, sums in self.sums.items()]
+        held += [(number, ROUNDS, line) for number, line in self._rounds.items()]
+        return [[number, kind, str(sums.dtype), sums.tobytes().hex()] for number, kind, sums in held]
 
-    def resume(self, state: Iterable[Sequence[Any]]) -> None:
+    def resume(self, state: Sequence[Sequence[Any]]) -> None:
         """Goes on adding up from another's `state`.
 
         Args:
           state: What `state` gave.
         """
-        self.sums.clear()
-        for number, train, dtype, data in state:
+        self.clear()
+        for number, kind, dtype, data in state:
             sums = np.frombuffer(bytes.fromhex(data), dtype)
-            self.sums[number, train] = copied(sums, self._devices[self._plan.stages[number].space])
+            if kind == ROUNDS:
+                self._rounds[number] = sums
+            else:
+                self.sums[number, kind] = copied(sums, self._devices[self._plan.stages[number].space])
 
     def of_stage(self, stage: int) -> list[jax.Array]:
         """The sums of a stage, by number; none if it is no loss."""
@@ -187,17 +218,29 @@ def together(plan: Plan, names: Mapping[int, Sequence[str]], lines: Mapping[int,
     Args:
       plan: The plan.
       names: What `metric_names` gives.
-      lines: The line of each loss stage.
+      lines: The lines of loss stages, by number; one that is missing had nothing to sum.
 
     Returns:
       One entry for each loss node.
     """
     taken: dict[str, LossSums] = {}
-    for number in sorted(lines):  # of several processes the fastest may come first
+    for number in sorted(names):  # in this order, whichever of several processes was the fastest
         node = plan.stages[number].nodes[-1]
-        before = taken[node.role].line if node.role in taken else 0
-        taken[node.role] = LossSums(names[number], before + lines[number])
+        nothing = np.zeros(2 + 2 * len(names[number]))
+        before = taken[node.role].line if node.role in taken else nothing
+        taken[node.role] = LossSums(names[number], before + lines.get(number, nothing))
     return list(taken.values())
+
+
+def added(one: Mapping[int, np.ndarray], other: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
+    """Adds up lines of loss stages.
+
+    Args:
+      one: The lines of some stages, by number.
+      other: Likewise.
+    """
+    both = {number: one[number] + other[number] for number in one.keys() & other.keys()}
+    return {**one, **other, **both}
 
 
 def _metrics_of(node: Node) -> list[str]:

@@ -15,17 +15,28 @@ import optax
 
 from ampjax.devices.allreduce import Device, average
 from ampjax.engine.arenas import copied, zeros
+from ampjax.engine.joint_updates import JointGroup, JointUpdates
 from ampjax.engine.kernels.kernel import Kernel, jitted
 from ampjax.engine.kernels.residuals import shapes_of
 from ampjax.engine.kernels.shared_kernels import shared
 from ampjax.engine.table_gradients import TableGradients
 from ampjax.engine.touched_rows import TouchedRows
 from ampjax.ir.host_tables import HostTable
+from ampjax.jaxprs.wide_sums import wide
+from ampjax.optim.joint.params_form import UNREAD
 from ampjax.optim.node_keys import with_own_keys
 from ampjax.optim.node_update import make_update, trainable
 from ampjax.optim.remedies.discrepancy_correction import params_before
 from ampjax.optim.row_update import make_row_update
-from ampjax.sched.decisions.parameter_changes import Average, Change, Contribute, Merge, Update, nodes_of
+from ampjax.sched.decisions.parameter_changes import (
+    Average,
+    Change,
+    Contribute,
+    JointUpdate,
+    Merge,
+    Update,
+    nodes_of,
+)
 
 
 @dataclass(frozen=True)
@@ -33,32 +44,38 @@ class NodeTraining:
     """How one parameterised node is trained.
 
     Args:
-      tx: Its optax transform; if it `estimates`, one of `track_velocity`.
+      tx: Its optax transform; if it `estimates`, one of `track_velocity`. None if a joint group's transform updates it.
       gradient: `mean` or `sum` over gradient rows.
       table: The table that is trained by itself, of a node whose parameters are one in host memory.
       estimates: Whether its adjoint uses an estimate of the forward pass's parameters.
+      is_frozen: Whether it stays as it is: gradients of a table are then forgotten.
     """
 
-    tx: optax.GradientTransformation
+    tx: optax.GradientTransformation | None
     gradient: str = "mean"
     table: HostTable | None = None
     estimates: bool = False
+    is_frozen: bool = False
 
 
 class ParameterStore:
     """The parameters, optimizer states and accumulated gradients of all nodes, by name.
 
-    Of a node whose parameters are a table in host memory (`tables`) all three are trees without arrays.
+    Of a node whose parameters are a table in host memory (`tables`) all three are trees without arrays. The optimizer state of nodes that are
+    updated together is kept once, under the name of their group; leaves that no node reads are among the parameters under the name `UNREAD`.
 
-    It has more than 15 methods, as parameters, optimizer states and accumulators change together: each way in which they do is a method.
+    It has more than 15 methods and twelve attributes, as parameters, optimizer states and accumulators change together: each way in which they
+    do is a method.
 
     Args:
       params: Parameters by node name.
       training: How each node is trained.
       device_of: The device of each node.
       stashed: Nodes whose adjoint uses the forward pass's parameters.
+      groups: Nodes that are updated together.
 
     Attributes:
+      groups: The same, by name.
       stash: Parameters that messages in flight have seen, by stage and versions.
       estimated: Nodes whose adjoint uses an estimate of the forward pass's parameters.
       tables: The gradients that wait for an update, of nodes whose parameters are tables in host memory.
@@ -70,8 +87,13 @@ class ParameterStore:
         training: Mapping[str, NodeTraining],
         device_of: Mapping[str, Device],
         stashed: Iterable[str] = (),
+        groups: Sequence[JointGroup] = (),
     ):
-        self.training, self.stashed, self._device_of = dict(training), frozenset(stashed), device_of
+        self.training, self.stashed = dict(training), frozenset(stashed)
+        self.groups = {group.name: group for group in groups}
+        self._joint = {group.name: JointUpdates(group, device_of) for group in groups}
+        homes = {name: joint.device for name, joint in self._joint.items()}
+        self._device_of = {UNREAD: next(iter(device_of.values()), None), **device_of, **homes}
         self.estimated = frozenset(node for node, own in self.training.items() if own.estimates)
         self.params: dict[str, Any] = {}
         self.opt_state: dict[str, Any] = {}
@@ -87,7 +109,10 @@ class ParameterStore:
         self._updates: dict[str, Kernel] = {}
         for node, value in params.items():
             self.set_params(node, value)
-            self.reset_optimizer(node)
+            if node != UNREAD:
+                self.reset_optimizer(node)
+        for name, joint in self._joint.items():
+            self.opt_state[name] = joint.init(self.params, self._unread_of(joint))
 
     def set_params(self, node: str, params: Any) -> None:
         """Puts a copy of a node's parameters on its device.
@@ -107,16 +132,26 @@ class ParameterStore:
         if node in self.tables:
             self.opt_state[node], self.accumulators[node] = (), self.tables[node]
             return
-        floats = trainable(self.params[node])
-        device = self._device_of[node]
+        self.empty(node)
+        floats, device = trainable(self.params[node]), self._device_of[node]
+        tx = self.training[node].tx
         # Copies, since an update donates every buffer once: some transforms keep the parameters that they were given, or one array twice.
-        state = self.training[node].tx.init(floats)
+        state = () if tx is None else tx.init(floats)
         if len(self.training) > 1:  # a single node draws what optax draws
             state = with_own_keys(state, node)
         self.opt_state[node] = jax.tree.map(lambda x: copied(x, device), state)
-        self.accumulators[node] = jax.tree.map(lambda x: zeros(x.shape, x.dtype, device), floats)
         if node in self._by_row:
             self._by_row[node].clear()
+
+    def empty(self, node: str) -> None:
+        """Forgets the gradients that a node has accumulated.
+
+        Args:
+          node: Its name.
+        """
+        device = self._device_of[node]
+        floats = trainable(self.params[node])
+        self.accumulators[node] = jax.tree.map(lambda x: zeros(x.shape, wide(x.dtype), device), floats)
 
     def restore(self, params: Mapping[str, Any], opt_state: Mapping[str, Any], accumulators: Mapping[str, Any]) -> None:
         """Takes copies of every node's parameters, optimizer state and accumulated gradients.
@@ -147,7 +182,8 @@ class ParameterStore:
         """
         for node in set(nodes) - self.stashed - self.estimated - self.tables.keys():
             table, training = self.params[node], self.training[node]
-            update = make_row_update(training.tx, training.gradient, table.shape, table.dtype)
+            tx = training.tx
+            update = None if tx is None else make_row_update(tx, training.gradient, table.shape, table.dtype)
             if update is not None:
                 self._by_row[node] = TouchedRows(len(table), update)
         return set(nodes) & self._by_row.keys()
@@ -182,7 +218,11 @@ class ParameterStore:
           elsewhere: What `averaged` gives for those of the nodes that are kept in other processes.
         """
         if isinstance(change, Update) and change.node in self.tables:
-            self.tables[change.node].update(change.count)
+            table = self.tables[change.node]
+            if self.training[change.node].is_frozen:
+                table.clear()
+            else:
+                table.update(change.divisor)
         elif isinstance(change, Update):
             by_row = self._by_row.get(change.node)
             self._update(change, None if by_row is None else by_row.rows)
@@ -195,6 +235,27 @@ class ParameterStore:
         elif isinstance(change, Merge):
             self._merge(change, elsewhere or {})
 
+    def change_together(self, change: JointUpdate, loss: float | None) -> None:
+        """Makes one optimizer step of a group of nodes.
+
+        Args:
+          change: The change.
+          loss: The mean loss of the examples that gradients come from; None if the group's transform does not want it.
+        """
+        joint = self._joint[change.group]
+        params, unread, state, empty = joint.step(
+            self.params, self._unread_of(joint), self.opt_state[change.group], self.accumulators, change.examples, loss
+        )
+        self.opt_state[change.group] = state
+        self.params |= params
+        self.accumulators |= empty
+        if unread:
+            self.params[UNREAD] = {**self.params[UNREAD], **unread}
+
+    def _unread_of(self, joint: JointUpdates) -> dict[str, Any]:
+        """The leaves that no node reads, if a group's transform updates them."""
+        return dict(self.params[UNREAD]) if joint.group.updates_unread else {}
+
     def forget(self) -> None:
         """Forgets what belongs to instances that are given up, and what replicas have handed in."""
         self.stash.clear()
@@ -206,7 +267,8 @@ class ParameterStore:
         Interrupted among many rows, it leaves some of them updated, without a gradient, and the optimizer's count of steps as it was.
         """
         node, training = change.node, self.training[change.node]
-        held, count = (self.params[node], self.opt_state[node], self.accumulators[node]), np.float32(change.count)
+        held = self.params[node], self.opt_state[node], self.accumulators[node]
+        count = np.float32(change.divisor)
         if rows is None:
             step = self._updates.get(node)
             if step is None:
@@ -250,12 +312,25 @@ class ParameterStore:
         Args:
           node: Its name.
         """
-        if node in self.tables:
+        if node in self.tables or self.training[node].tx is None:
             return
         for rows in (None, np.zeros(1, int)) if node in self._by_row else (None,):
             with self.on_copies([node], [node]):
                 self._update(Update(node, 1), rows)
         self.params_before(node, 1)
+
+    def warm_group(self, name: str) -> None:
+        """Compiles the update of a group of nodes, by running it on copies.
+
+        Args:
+          name: The group's name.
+        """
+        group = self.groups[name]
+        unread = [UNREAD] if group.updates_unread else []
+        loss = 0.0 if group.transform.wants_loss else None
+        accumulators, params = (self.accumulators, group.names), (self.params, [*group.names, *unread])
+        with on_copies(accumulators, params, (self.opt_state, [name])):
+            self.change_together(JointUpdate(name, group.names, 1), loss)
 
     def warm_average(self, nodes: Sequence[str]) -> None:
         """Compiles the averaging of replicas, by running it on copies.
@@ -288,6 +363,13 @@ class ParameterStore:
     def all_params(self) -> dict[str, Any]:
         """Parameters by node, with copies of all rows of tables in host memory."""
         return self.params | {node: own.table.dense() for node, own in self.tables.items()}
+
+    @property
+    def not_finite(self) -> list[str]:
+        """The nodes of whose parameters some are not finite; tables in host memory are not looked at."""
+        return [
+            node for node, tree in self.params.items() if not all(map(_is_finite, jax.tree.leaves(trainable(tree))))
+        ]
 
     @property
     def n_bytes(self) -> dict[str, int]:
@@ -331,6 +413,11 @@ def on_copies(*parts: tuple[dict[Any, Any], Iterable[Any]]) -> Iterator[None]:
 def _copies(tree: Any) -> Any:
     """A tree of arrays, copied where they are."""
     return jax.tree.map(lambda x: copied(x, x.device), tree)
+
+
+def _is_finite(leaf: jax.Array) -> bool:
+    on_host = {device.platform for device in leaf.devices()} == {"cpu"}  # NumPy needs no copy and no compilation
+    return bool(np.isfinite(np.asarray(leaf)).all() if on_host else jnp.isfinite(leaf).all())
 
 
 @shared

@@ -47,8 +47,9 @@ class SpaceMessages:
 
     def __init__(self, space: IndexSpace, columns: Columns):
         self._index = space.index
-        self._facts = {name: column.inside(space).of(columns) for name, column in space.facts.items() if column}
-        self._unset = [name for name, column in space.facts.items() if column is None]
+        known = {name: columns.known(column.inside(space)) for name, column in space.facts.items() if column}
+        self._facts = {name: values for name, values in known.items() if values is not None}
+        self._unset = [name for name in space.facts if name not in self._facts]
         if space.parent is not None:
             self._starts, self._sizes = space.starts(columns), space.lengths(columns)
 
@@ -107,7 +108,8 @@ class RegionMessages:
         self.space, rows = region.space, region.rows(columns)
         n = self.space.n_rows(columns)
         self._n = n if rows is None else len(rows)
-        self._told = {name: column.of(columns) for name, column in told.items()} if self._n else {}
+        found = {name: columns.known(column) for name, column in told.items()} if self._n else {}
+        self._told = {name: np.zeros(n, np.int64) if values is None else values for name, values in found.items()}
         self._holds: np.ndarray | None = None
         if self._told or self._n < n:
             self._holds = np.zeros(n, bool)

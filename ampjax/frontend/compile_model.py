@@ -39,13 +39,15 @@ from ampjax.frontend.rules import (
     reduction_rules,
     report_rules,
     sequence_rules,
+    take_rules,
     tree_rules,
     while_rules,
 )
 from ampjax.frontend.shared_keys import lines_of_shared_draws, refuse_other_generators
 from ampjax.ir.graph import Graph
+from ampjax.ir.narrow_floats import narrowest_floats
 from ampjax.jaxprs.primitives import DRAWS, shape_text
-from ampjax.numerics.differences import Verification
+from ampjax.numerics.differences import Verification, tolerance_for
 from ampjax.sparse import Table
 from ampjax.utils.progress import Reporter
 
@@ -60,7 +62,7 @@ _RULES = {
     "max": reduction_rules.largest,
     "logsumexp": reduction_rules.log_sum_exp,
     "reductions": reduction_rules.several,
-    "take": sequence_rules.take,
+    "take": take_rules.take,
     "switch": branch_rules.switch,
     "switches": joined_choice_rules.switches,
     "look_up": embedding_rules.look_up,
@@ -163,9 +165,8 @@ class Compiled:
         columns = Columns(self._leaves, listed(instances), labels)
         for check in self._draft.checks:
             missing_leaves(columns, lambda check=check: check(columns))
-        if columns.missing:
-            require_for_sinks(self.graph, self._draft, columns)
-        return CompiledInstances(self._draft.pumps, self._draft.topologies, columns)
+        pumps = require_for_sinks(self.graph, self._draft, columns) if columns.missing else None
+        return CompiledInstances(self._draft.pumps, self._draft.topologies, columns, pumps)
 
     def params(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
         """Parameters in the structure of the model's own, so that the model can be run with them as it is; for gradients see `gradients`.
@@ -225,7 +226,7 @@ class Compiled:
         examples: Sequence[Any],
         *,
         params: Mapping[str, Any] | None = None,
-        tolerance: float = 1e-5,
+        tolerance: float | None = None,
         progress: bool = True,
     ) -> Verification:
         """Compares the engine's loss and gradients with those that `jax.grad` computes of the model itself.
@@ -238,7 +239,8 @@ class Compiled:
         Args:
           examples: A few instances, as the model takes them.
           params: Parameters of the model's structure; by default the initial ones.
-          tolerance: Largest difference allowed: max |difference| / max |reference| per leaf.
+          tolerance: Largest difference allowed: max |difference| / max |reference| per leaf. By default 1e-5, or 16 units of rounding of the
+            narrowest floats that the model computes with: 0.02 where some are float16, 0.1 where some are bfloat16.
           progress: Whether to show progress.
 
         Returns:
@@ -253,8 +255,9 @@ class Compiled:
         examples = listed(examples)
         values = self.initial_params if params is None else params
         values = {key: value.dense() if isinstance(value, Table) else value for key, value in values.items()}
+        allowed = tolerance_for(narrowest_floats(self.graph)) if tolerance is None else tolerance
         with Reporter(progress) as reporter:
-            return verify_gradients(self, self._name, examples, values, tolerance, reporter)
+            return verify_gradients(self, self._name, examples, values, allowed, reporter)
 
     @property
     def _name(self) -> str:
@@ -275,6 +278,7 @@ class Compiled:
 
         Raises:
           DataError: If there is no instance, one does not fit the spec, or they are what `data` has made of them.
+          Exception: Whatever the model raises, as for a key that is not there.
         """
         _require_some("loss", instances)
         losses = [self._model(params, self._typed(one, number)) for number, one in enumerate(listed(instances))]
@@ -304,7 +308,8 @@ def compile(model: Model, params: Mapping[str, Any], spec: Any, *, copies: int =
       The graph, and what makes data for it.
 
     Raises:
-      GraphError: If the model has something that can't be expressed, named with the user's line; or there is no copy.
+      GraphError: If the parameters are no dictionary, the spec has a leaf that is no type, or there is no copy; or if the model has
+        something that can't be expressed, named with the user's line.
     """
     if not isinstance(params, Mapping):
         raise GraphError(

@@ -14,7 +14,8 @@ import optax
 from ampjax.errors import DataError, NumericsError
 from ampjax.frontend.combinators.draw_places import counting
 from ampjax.frontend.drawn_keys import DrawnKeys
-from ampjax.numerics.differences import Difference, Verification, compare, difference_table
+from ampjax.numerics.array_writes import advice_on_moved_rows
+from ampjax.numerics.differences import Difference, Verification, compare, difference_table, wide
 from ampjax.numerics.double_precision import operation_by_operation, widened
 from ampjax.numerics.product_precision import advice_on_rounded_products
 from ampjax.train.preparation import showing_compilations
@@ -80,7 +81,8 @@ def _verdict(name: str, n: int, how: str, differences: Sequence[Difference], tol
             f"verify, {_part(key)}{path}",
             f"what `jax.grad` of `{name}`, {how}, gives for {counted(n, 'instance')}, to {tolerance:.0e}",
             f"a difference of {worst:.1e}",
-            f"{advice_on_rounded_products()} {ours}".strip() + f" All differences:\n{table}",
+            " ".join(filter(None, (advice_on_rounded_products(), advice_on_moved_rows(), ours)))
+            + f" All differences:\n{table}",
         )
     seen = f"the loss and {counted(len(differences) - 1, 'gradient')} of {counted(n, 'instance')}"
     report = [
@@ -119,7 +121,7 @@ def _summed(
     with reporter.part("jax.grad", len(instances)) as advance:
         for i in range(len(instances)):
             with nullcontext() if drawn is None else counting(partial(drawn.key, i)):
-                one = jax.tree.map(np.asarray, function(params, [instances[i]]))
+                one = jax.tree.map(wide, function(params, [instances[i]]))
             total = one if total is None else jax.tree.map(np.add, total, one)
             advance()
     assert total is not None

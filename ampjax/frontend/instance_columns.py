@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -74,6 +74,21 @@ class Columns:
         value, read = self._known[key]
         self._noted[-1].update(read)
         return value
+
+    def known(self, column: Column) -> np.ndarray | None:
+        """A column's values; None if it reads a leaf that is missing: then nobody needs them.
+
+        Args:
+          column: The column.
+        """
+        with self.noting_missing() as read:
+            try:
+                values = column.of(self)
+            except Exception:
+                if not read:
+                    raise
+                return None
+        return None if read else values
 
     @contextmanager
     def noting_missing(self) -> Iterator[set[str]]:
@@ -203,19 +218,29 @@ class CompiledInstances:
       plans: What each pump gets.
       topologies: What each topology pump gets.
       columns: The data set.
+      pumps: The pumps that get messages; None for all.
 
     Attributes:
       plans: What each pump gets.
       missing_labels: The leaves of the spec that no instance has, so that the data is for `predict` alone.
     """
 
-    def __init__(self, plans: Mapping[str, PumpPlan], topologies: Mapping[str, EdgePlan], columns: Columns):
+    def __init__(
+        self,
+        plans: Mapping[str, PumpPlan],
+        topologies: Mapping[str, EdgePlan],
+        columns: Columns,
+        pumps: Collection[str] | None = None,
+    ):
         self._n, self.plans, self.missing_labels = len(columns), plans, columns.missing
-        self._topologies = {name: InstanceTopologies(plan, columns) for name, plan in topologies.items()}
+        fed = {*plans, *topologies} if pumps is None else pumps
+        self._topologies = {name: InstanceTopologies(plan, columns) for name, plan in topologies.items() if name in fed}
         regions: dict[Hashable, RegionMessages] = {}
         self._pumped: list[tuple[str, int, _Pumped]] = []
         self._regions: list[RegionMessages] = []
         for name, plan in plans.items():
+            if name not in fed:
+                continue
             key = plan.region.carrier, *plan.told.items()
             region = regions.get(key)
             if region is None:

@@ -22,7 +22,7 @@ from ampjax.plan.stages import ArenaKey
 from ampjax.sched import columns as c
 from ampjax.sched.decisions.decided_lines import Capacities, DecidedLines
 from ampjax.sched.decisions.dispatch import BACKWARD
-from ampjax.sched.decisions.parameter_changes import Change, Update, nodes_of
+from ampjax.sched.decisions.parameter_changes import Change, JointUpdate, Update, nodes_of
 from ampjax.sched.programs.feeds import Feed
 
 
@@ -159,11 +159,16 @@ class HostedExecutor:
         return self._lines.latest
 
     def change(self, change: Change) -> None:
-        """Sends a parameter change to the hosts of its nodes.
+        """Sends a parameter change to the hosts of its nodes; makes one of a group of nodes, as soon as these have done all that was sent.
 
         Args:
           change: The change.
         """
+        if isinstance(change, JointUpdate):
+            wants_loss = self.store.groups.wants_loss(change.group)
+            self.store.change_together(change, self.losses.of_round(change.examples) if wants_loss else None)
+            self._n_changed += 1
+            return
         with self.fleet.lock:
             hosts = list(self.fleet.layout.of_nodes(nodes_of(change)))
             for host in hosts:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ampjax.engine.loss_metrics import LossSums, metric_names, together
+from ampjax.engine.loss_metrics import ROUNDS, LossSums, added, metric_names, together
 from ampjax.hosts.fleet import Fleet
 from ampjax.hosts.host_link import Ticket
 from ampjax.plan.planner import Plan
@@ -25,6 +25,7 @@ class HostedLosses:
 
     def __init__(self, plan: Plan, fleet: Fleet):
         self._plan, self._fleet, self._names = plan, fleet, metric_names(plan)
+        self._rounds: dict[int, np.ndarray] = {}
 
     def take(self, train: bool) -> list[LossSums]:
         """What the losses have added up since the last call. Waits for hosts.
@@ -35,23 +36,45 @@ class HostedLosses:
         Returns:
           One entry for each loss node.
         """
+        lines = self._take_lines(train)
+        if train:
+            lines = added(lines, self._rounds)
+            self._rounds = {}
+        return together(self._plan, self._names, lines)
+
+    def of_round(self, n_instances: int) -> float:
+        """As `LossMetrics.of_round`. Waits for hosts.
+
+        Args:
+          n_instances: The instances since it was last asked.
+        """
+        lines = self._take_lines(True)
+        self._rounds = added(self._rounds, lines)
+        return sum(float(line[1]) for line in lines.values()) / max(n_instances, 1)
+
+    def _take_lines(self, train: bool) -> dict[int, np.ndarray]:
         host_of = self._fleet.layout.host_of_stage
         lines: dict[int, np.ndarray] = {}
         for stages, arrays in self._fleet.ask(sorted({host_of[n] for n in self._names}), "losses", train=train):
             lines |= dict(zip(stages, arrays, strict=True))
-        return together(self._plan, self._names, lines)
+        return lines
 
     def state(self) -> list[list[Any]]:
         """What has been added up and not been taken; JSON can hold it. Waits for hosts."""
-        return [line for said, _ in self._fleet.ask(self._fleet.everyone, "losses so far") for line in said]
+        of_hosts = [line for said, _ in self._fleet.ask(self._fleet.everyone, "losses so far") for line in said]
+        return [*of_hosts, *([n, ROUNDS, str(sums.dtype), sums.tobytes().hex()] for n, sums in self._rounds.items())]
 
-    def resume(self, state: Iterable[Sequence[Any]]) -> None:
+    def resume(self, state: Sequence[Sequence[Any]]) -> None:
         """Goes on adding up from another's `state`.
 
         Args:
           state: What `state` gave.
         """
-        lines, host_of = list(state), self._fleet.layout.host_of_stage
+        lines = [line for line in state if line[1] != ROUNDS]
+        self._rounds = {
+            n: np.frombuffer(bytes.fromhex(data), dtype) for n, kind, dtype, data in state if kind == ROUNDS
+        }
+        host_of = self._fleet.layout.host_of_stage
         for host in self._fleet.everyone:
             self._fleet.ask([host], "resume losses", state=[line for line in lines if host_of[line[0]] == host])
 

@@ -6,25 +6,31 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from ampjax.engine.parameters import NodeTraining
 from ampjax.hosts.fleet import Fleet
+from ampjax.hosts.hosted_groups import HostedGroups, Together
 from ampjax.hosts.hosted_tables import HostedTable
 from ampjax.hosts.questions import TREES, leaves_of, with_leaves
 from ampjax.ir.host_tables import SentTable
+from ampjax.optim.joint.params_form import UNREAD
 from ampjax.optim.node_update import trainable
+from ampjax.sched.decisions.parameter_changes import JointUpdate
 
 
 class HostedStore:
-    """Stands in a `ParameterStore`'s place.
+    """Stands in a `ParameterStore`'s place, and so has more than 15 methods: what that can be asked, this asks the hosts.
 
     Args:
       fleet: The hosts.
       params: The parameters that hosts begin with, by node.
       training: How each node is trained.
       tables: The tables of nodes whose parameters are one, in the driver's memory.
+      together: What is updated together.
 
     Attributes:
+      groups: The same, with the optimizers' states.
       tables: The same on hosts, with the gradients that wait there.
     """
 
@@ -34,26 +40,30 @@ class HostedStore:
         params: Mapping[str, Any],
         training: Mapping[str, NodeTraining],
         tables: Mapping[str, SentTable],
+        together: Together,
     ):
         self._fleet = fleet
+        self.groups = HostedGroups(together, params)
         self.tables = {node: HostedTable(fleet, node, table) for node, table in tables.items()}
         floats = {node: trainable(tree) for node, tree in params.items()}
         trained = {node: tree for node, tree in floats.items() if node not in tables}
         states = dict.fromkeys(tables, ()) | {
-            node: jax.eval_shape(training[node].tx.init, tree) for node, tree in trained.items()
+            node: () if (tx := training[node].tx) is None else jax.eval_shape(tx.init, tree)
+            for node, tree in trained.items()
         }
         of_kinds = zip(TREES, (params, states, floats), strict=True)
         self._like = {which: {n: jax.tree.structure(tree) for n, tree in trees.items()} for which, trees in of_kinds}
 
     @property
     def params(self) -> dict[str, Any]:
-        """Parameters by node, as NumPy arrays."""
-        return self._gathered("params")
+        """Parameters by node, as NumPy arrays; those that no node reads under `UNREAD`."""
+        unread = self.groups.unread
+        return self._gathered("params") | ({UNREAD: jax.tree.map(np.asarray, unread)} if unread else {})
 
     @property
     def opt_state(self) -> dict[str, Any]:
-        """Optimizer states by node."""
-        return self._gathered("opt_state")
+        """Optimizer states by node, and by group of those that are updated together."""
+        return self._gathered("opt_state") | jax.tree.map(np.asarray, self.groups.opt_state)
 
     @property
     def accumulators(self) -> dict[str, Any]:
@@ -64,6 +74,12 @@ class HostedStore:
     def all_params(self) -> dict[str, Any]:
         """Parameters by node, with copies of all rows of tables."""
         return self.params | {node: own.table.dense() for node, own in self.tables.items()}
+
+    @property
+    def not_finite(self) -> list[str]:
+        """The nodes of whose parameters some are not finite; each host looks at its own."""
+        told = self._fleet.ask(self._fleet.everyone, "not finite")
+        return [node for own, _ in told for node in own]
 
     def send_tables(self) -> None:
         """Gives hosts that have just started the tables of the driver."""
@@ -77,6 +93,9 @@ class HostedStore:
           node: Its name.
           params: A pytree of arrays.
         """
+        if node == UNREAD:
+            self.groups.unread = dict(params)
+            return
         host = self._fleet.layout.host_of_node[node]
         self._fleet.ask([host], "set params", {host: leaves_of({node: params}, [node])}, node=node)
 
@@ -91,6 +110,20 @@ class HostedStore:
         for host, nodes in self._nodes.items():
             leaves = [leaf for trees in (params, opt_state, accumulators) for leaf in leaves_of(trees, nodes)]
             self._fleet.ask([host], "restore", {host: leaves}, nodes=nodes)
+        self.groups.restore(opt_state, params.get(UNREAD, {}))
+
+    def change_together(self, change: JointUpdate, loss: float | None) -> None:
+        """Makes one optimizer step of a group of nodes.
+
+        Args:
+          change: The change.
+          loss: The mean loss of the examples that gradients come from, if the group's transform wants it.
+        """
+        nodes = self._fleet.layout.of_nodes(self.groups.nodes(change.group))
+        params, sums = (self._of_nodes(which, nodes) for which in ("params", "accumulators"))
+        new = self.groups.step(change.group, params, sums, change.examples, loss)
+        for host, own in nodes.items():
+            self._fleet.ask([host], "stepped", {host: leaves_of(new, own)}, nodes=own)
 
     def forget(self) -> None:
         """Lets hosts forget what belongs to instances that are given up, and what replicas have handed in."""
@@ -103,6 +136,13 @@ class HostedStore:
           node: Its name.
         """
         self._fleet.ask([self._fleet.layout.host_of_node[node]], "warm update", node=node)
+
+    def warm_group(self, name: str) -> None:
+        """Leaves the update of a group of nodes to its first call.
+
+        Args:
+          name: The group's name.
+        """
 
     def warm_average(self, nodes: Sequence[str]) -> None:
         """Lets the hosts of replicas compile their averaging.
@@ -117,8 +157,13 @@ class HostedStore:
         return self._fleet.layout.of_nodes(self._like["params"])
 
     def _gathered(self, which: str) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for host, nodes in self._nodes.items():
-            ((_, leaves),) = self._fleet.ask([host], "trees", which=which, nodes=nodes)
-            found |= with_leaves(self._like[which], nodes, leaves)
+        found = self._of_nodes(which, self._nodes)
         return {node: found[node] for node in self._like["params"]}
+
+    def _of_nodes(self, which: str, nodes: Mapping[int, list[str]]) -> dict[str, Any]:
+        """Trees of some nodes, which are given by host."""
+        found: dict[str, Any] = {}
+        for host, own in nodes.items():
+            ((_, leaves),) = self._fleet.ask([host], "trees", which=which, nodes=own)
+            found |= with_leaves(self._like[which], own, leaves)
+        return found

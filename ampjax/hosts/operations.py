@@ -19,7 +19,15 @@ from ampjax.plan.planner import Plan
 from ampjax.plan.stages import HOST, ArenaKey
 from ampjax.sched.decisions.dispatch import DIRECTIONS
 from ampjax.sched.decisions.packs import PackMemory
-from ampjax.sched.decisions.parameter_changes import Average, Change, Contribute, Merge, Update, nodes_of
+from ampjax.sched.decisions.parameter_changes import (
+    Average,
+    Change,
+    Contribute,
+    JointUpdate,
+    Merge,
+    Update,
+    nodes_of,
+)
 from ampjax.sched.programs.feeds import Feed
 from ampjax.unfold.rules.edges import Edges
 
@@ -168,9 +176,10 @@ class BatchWriter:
           n_before: How many of that one's changes come before it.
         """
         if isinstance(change, Update):
-            self._head += (CHANGE, number, 0, 0, 1, self._node[change.node], change.count)
+            self._head += (CHANGE, number, 0, 0, 1, self._node[change.node], change.count, change.examples)
             self._floats.append(change.mean_staleness)
         else:
+            assert not isinstance(change, JointUpdate)  # the driver makes it
             group = self._groups.setdefault(change.group, len(self._groups))
             numbers = [self._node[node] for node in nodes_of(change)]
             self._head += (CHANGE, number, _CHANGES.index(type(change)), group, len(numbers), *numbers)
@@ -262,8 +271,8 @@ class _Reader:
         start, self._pack_at = self._pack_at, self._pack_at + n
         return self._packs[start : self._pack_at], start
 
-    def update(self, node: str, count: int) -> Update:
-        return Update(node, count, next(self._floats))
+    def update(self, node: str, count: int, examples: int = 0) -> Update:
+        return Update(node, count, next(self._floats), examples=examples)
 
     def floats(self, n: int) -> tuple[float, ...]:
         return tuple(itertools.islice(self._floats, n))
@@ -307,7 +316,7 @@ def _change(read: _Reader, names: Names) -> Change:
     kind, group, n = read.numbers(3)
     nodes = tuple(names.nodes[number] for number in read.numbers(n))
     if kind == 0:
-        return read.update(nodes[0], *read.numbers(1))
+        return read.update(nodes[0], *read.numbers(2))
     if _CHANGES[kind] is Contribute:
         return Contribute(f"{group}", nodes[0])
     return (Average if _CHANGES[kind] is Average else Merge)(f"{group}", nodes)

@@ -93,8 +93,20 @@ def _trees(executor: Executor, names: Names, arrays: Arrays, which: str, nodes: 
     return None, leaves_of(getattr(executor.store, which), nodes)
 
 
+def _not_finite(executor: Executor, names: Names, arrays: Arrays) -> Answer:
+    return executor.store.not_finite, ()
+
+
 def _set_params(executor: Executor, names: Names, arrays: Arrays, node: str) -> Answer:
     executor.store.set_params(node, with_leaves(executor.store.params, [node], arrays)[node])
+    return None, ()
+
+
+def _stepped(executor: Executor, names: Names, arrays: Arrays, nodes: list[str]) -> Answer:
+    store = executor.store
+    for node, params in with_leaves(store.params, nodes, arrays).items():
+        store.set_params(node, params)
+        store.empty(node)
     return None, ()
 
 
@@ -211,8 +223,10 @@ def _warm_average(executor: Executor, names: Names, arrays: Arrays, nodes: list[
 
 _ANSWERS: Mapping[str, Callable[..., Answer]] = {
     "trees": _trees,
+    "not finite": _not_finite,
     "set params": _set_params,
     "restore": _restore,
+    "stepped": _stepped,
     "table": _table,
     "waiting": _waiting,
     "n waiting": _n_waiting,

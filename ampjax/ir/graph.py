@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ampjax.errors import GraphError
@@ -15,6 +15,7 @@ from ampjax.ir.ops.control_nodes import Phi
 from ampjax.ir.ops.payload_nodes import Pump
 from ampjax.ir.state import Layout
 from ampjax.ir.wires import Wire
+from ampjax.optim.joint.params_form import ParamsForm
 
 PICTURE: list[Callable[[Graph], str]] = []
 """How a graph is drawn in notebooks: at most one function, from the graph to SVG. Importing `ampjax` puts it here, so that graphs need no library for drawing."""
@@ -34,6 +35,8 @@ class Graph:
       copies: The copies of parts that nodes are being added to; see `replicate`.
       remake: Makes the same graph in another process, if its nodes' functions can't be sent there, but the model that they were made from
         can; else None.
+      form: The pytree in which users see the nodes' parameters, if it is not a dictionary of them.
+      unread: The initial values of leaves of that pytree that no node reads, by path.
 
     >>> import ampjax as amp
     >>> with amp.Graph() as g:
@@ -54,6 +57,13 @@ class Graph:
         self._token: Any = None
         self.copies = CopyStack()
         self.remake: Callable[[], Graph] | None = None
+        self.form: ParamsForm | None = None
+        self.unread: Mapping[str, Any] = {}
+
+    @property
+    def ends(self) -> bool:
+        """Whether every instance ends for sure: that of a compiled model, whose loops all have a bound, also those that read values."""
+        return self.remake is not None
 
     def __enter__(self) -> Graph:
         self._token = _CURRENT.set(self)

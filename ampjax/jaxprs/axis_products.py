@@ -14,7 +14,7 @@ from typing import Any
 import jax
 from jax import Array
 
-from ampjax.jaxprs.primitives import bind, called, evaluate, opened
+from ampjax.jaxprs.primitives import CALLS, bind, called, evaluate, opened
 
 
 def over_one_axis(function: Callable[[], Any], rows: Iterable[Array]) -> Any:
@@ -41,7 +41,7 @@ def _evaluate(jaxpr: Any, constants: Sequence[Any], args: Sequence[Any]) -> list
 
 
 def _results(equation: Any, operands: list[Any]) -> list[Any]:
-    if equation.primitive.name in ("jit", "pjit"):
+    if equation.primitive.name in CALLS:
         return _evaluate(*opened(called(equation)), operands)
     if equation.primitive.name == "dot_general" and _sums_over_several(equation):
         return [_product(equation, *operands)]

@@ -63,26 +63,34 @@ def content(jaxpr: Any, constants: Sequence[Any] = (), around: tuple[Hashable, .
         return tuple(variable.aval for variable in variables)
 
     def read(atom: Any) -> Hashable:
-        return (_array(atom.val), atom.aval) if isinstance(atom, jex.Literal) else numbers[atom]
+        return (array_content(atom.val), atom.aval) if isinstance(atom, jex.Literal) else numbers[atom]
 
     given = bound([*jaxpr.constvars, *jaxpr.invars])
     steps = []
     for equation in jaxpr.eqns:
         operands = tuple(read(atom) for atom in equation.invars)
-        steps.append((equation.primitive, operands, _settings(equation, around), bound(equation.outvars)))
+        steps.append((equation.primitive, operands, settings(equation, around), bound(equation.outvars)))
     return given, _value([*constants, *own], around), tuple(steps), tuple(read(atom) for atom in jaxpr.outvars)
 
 
-def _settings(equation: Any, around: tuple[Hashable, ...]) -> Hashable:
-    """An operation's parameters, and what it was traced under."""
-    settings = dict(equation.params)
+def settings(equation: Any, around: tuple[Hashable, ...] = ()) -> Hashable:
+    """An operation's parameters, and what it was traced under.
+
+    Args:
+      equation: The operation.
+      around: As for `content`.
+
+    Returns:
+      A hashable value.
+    """
+    params = dict(equation.params)
     if equation.primitive.name == "custom_jvp_call":  # its rule is another object in each trace, its jaxpr is not
-        settings.pop("jvp_jaxpr_fun", None)
-        function = content(settings["call_jaxpr"], (), around)
+        params.pop("jvp_jaxpr_fun", None)
+        function = content(params["call_jaxpr"], (), around)
         if around.count(function) < _MOST_NESTED:  # a rule may call the function itself
             rule, constants, is_zero = jvp_rule(equation)
-            settings["rule"] = content(rule, constants, (*around, function)), tuple(is_zero)
-    return _value(settings, around), str(equation.ctx)
+            params["rule"] = content(rule, constants, (*around, function)), tuple(is_zero)
+    return _value(params, around), str(equation.ctx)
 
 
 def _value(value: Any, around: tuple[Hashable, ...]) -> Hashable:
@@ -93,7 +101,7 @@ def _value(value: Any, around: tuple[Hashable, ...]) -> Hashable:
     if isinstance(value, Mapping):
         return tuple((key, _value(value[key], around)) for key in sorted(value))
     if isinstance(value, np.ndarray | np.generic | jax.Array):
-        return _array(value)
+        return array_content(value)
     if isinstance(value, HasContent):
         return type(value), _value(value.content(), around)
     try:
@@ -103,9 +111,14 @@ def _value(value: Any, around: tuple[Hashable, ...]) -> Hashable:
     return type(value), value
 
 
-def _array(value: Any) -> Hashable:
+def array_content(value: Any) -> Hashable:
+    """The value of an array: itself where it is short, else its SHA-256.
+
+    Args:
+      value: An array or a number.
+    """
     if jnp.issubdtype(getattr(value, "dtype", np.dtype(type(value))), jax.dtypes.prng_key):
-        return str(value.dtype), _array(jax.random.key_data(value))
+        return str(value.dtype), array_content(jax.random.key_data(value))
     array = np.asarray(value)
     data = array.tobytes()
     return array.dtype, array.shape, data if len(data) <= _SHORT else hashlib.sha256(data).digest()

@@ -14,13 +14,13 @@ import optax
 from jax.extend.core import Literal
 from jax.interpreters import partial_eval
 
-from ampjax.jaxprs.primitives import bind, called, evaluate, opened
+from ampjax.jaxprs.primitives import CALLS, REMATERIALIZED, bind, called, evaluate, opened
 
 Tree = Any
 Var = Any  # jax.extend.core.Var, which type checkers do not take for a type
 Equation = Any  # jax.extend.core.JaxprEqn, likewise
 
-_INLINED = ("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint", "custom_jvp_call", "custom_vjp_call")
+_INLINED = (*CALLS, *REMATERIALIZED, "custom_jvp_call", "custom_vjp_call")
 
 
 @dataclass(frozen=True)

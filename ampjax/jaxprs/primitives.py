@@ -10,10 +10,17 @@ from typing import Any
 
 import jax.extend.core as jex
 import jax.numpy as jnp
+from jax.extend.source_info_util import user_context
 from jax.interpreters import partial_eval
 
 Path = tuple[int, ...]
 """The place of an equation: the number of an equation, which of its sub-jaxprs, the number of an equation in there, and so on."""
+
+CALLS = ("jit", "pjit", "call", "core_call", "closed_call", "eval_jaxpr")
+"""Primitives that compute what the jaxpr that they call computes, and mean nothing else. JAX has renamed them from version to version."""
+
+REMATERIALIZED = ("remat", "remat2", "checkpoint")
+"""Calls whose values are computed again for the backward pass."""
 
 CALLBACKS = ("debug_callback", "debug_print", "io_callback")
 """Primitives that the host notices. They must run once a step, so a program that only looks for ids leaves them out."""
@@ -57,17 +64,18 @@ def value_of(atom: Any, env: dict[Any, Any]) -> Any:
     return atom.val if isinstance(atom, jex.Literal) else env[atom]
 
 
-def bind(eqn: Any, args: Sequence[Any]) -> list[Any]:
-    """The results of one equation, under the settings with which it was traced.
+def bind(eqn: Any, args: Sequence[Any], line: Any = None) -> list[Any]:
+    """The results of one equation, under the settings and with the source line with which it was traced.
 
     Args:
       eqn: The equation.
       args: Values of its operands, of the shapes that it was traced with.
+      line: The traceback of another equation, whose source line it gets.
 
     Returns:
       One value for each result.
     """
-    with eqn.ctx.manager:
+    with user_context(line or eqn.source_info.traceback), eqn.ctx.manager:
         out = eqn.primitive.bind(*args, **eqn.primitive.get_bind_params(eqn.params))
     return list(out) if eqn.primitive.multiple_results else [out]
 

@@ -17,7 +17,7 @@ import numpy as np
 from ampjax.jaxprs.flat_program import Equation
 from ampjax.jaxprs.primitives import bind
 
-_ELEMENTWISE = frozenset(
+ELEMENTWISE = frozenset(
     [
         "abs",
         "acos",
@@ -60,6 +60,7 @@ _ELEMENTWISE = frozenset(
         "lgamma",
         "log",
         "log1p",
+        "log2",
         "logistic",
         "lt",
         "max",
@@ -69,6 +70,7 @@ _ELEMENTWISE = frozenset(
         "neg",
         "nextafter",
         "not",
+        "one_minus_square",
         "or",
         "population_count",
         "pow",
@@ -102,6 +104,14 @@ _COMBINE = {
     "reduce_or": np.logical_or,
 }
 
+_GROUPED = {
+    "reduce_sum": jax.ops.segment_sum,
+    "reduce_max": jax.ops.segment_max,
+    "reduce_min": jax.ops.segment_min,
+    "reduce_and": lambda rows, *groups: jax.ops.segment_min(rows.astype(jnp.int8), *groups) > 0,
+    "reduce_or": lambda rows, *groups: jax.ops.segment_max(rows.astype(jnp.int8), *groups) > 0,
+}
+
 
 def is_reduction(equation: Equation) -> bool:
     """Whether the operation folds all rows of its operand into one value: a sum, maximum, minimum, `all` or `any`.
@@ -119,7 +129,7 @@ def is_elementwise(equation: Equation) -> bool:
       equation: One primitive operation, as traced.
     """
     folds_all = equation.primitive.name in _REDUCTIONS and len(equation.params["axes"]) == equation.invars[0].aval.ndim
-    return equation.primitive.name in _ELEMENTWISE or folds_all
+    return equation.primitive.name in ELEMENTWISE or folds_all
 
 
 def is_rowwise(equation: Equation, aligned: Sequence[bool]) -> bool:
@@ -139,7 +149,7 @@ def is_rowwise(equation: Equation, aligned: Sequence[bool]) -> bool:
     if len(equation.outvars) != 1 or not out:
         return False
     name, params = equation.primitive.name, equation.params
-    if name in _ELEMENTWISE:
+    if name in ELEMENTWISE:
         return any(aligned) and all(flag or not shape for flag, shape in zip(aligned, shapes, strict=True))
     if name == "broadcast_in_dim":
         return _broadcasts_rows(params["broadcast_dimensions"], shapes[0], out, aligned[0])
@@ -173,23 +183,36 @@ def bind_rows(equation: Equation, values: Sequence[Any], n_rows: int) -> Any:
     return bind(equation, values)[0]
 
 
-def reduce_rows(equation: Equation, rows: jax.Array, weights: jax.Array) -> jax.Array:
+def reduce_rows(
+    equation: Equation, rows: jax.Array, weights: jax.Array, groups: tuple[jax.Array, int] | None = None
+) -> jax.Array:
     """A reduction of some rows, each counted `weights[i]` times.
 
     Args:
       equation: An operation that `is_reduction`.
       rows: Its operand, `[n, ...]`.
       weights: How often each row counts, `[n]`, int32; a row of weight 0 is left out, whatever it holds.
+      groups: By row its group, `[n]`, int32, and the number of groups, each of which is reduced for itself; None for one group.
+
+    Returns:
+      The reductions, with a leading axis of groups.
     """
     name, axes = equation.primitive.name, equation.params["axes"]
     weights = weights.reshape(-1, *[1] * (rows.ndim - 1))
     if name == "reduce_sum":
-        return (
-            jnp.where(weights > 0, rows * weights.astype(rows.dtype), 0).astype(rows.dtype).sum(axes, dtype=rows.dtype)
-        )
-    left_out = jnp.asarray(_neutral(name, np.dtype(rows.dtype)), rows.dtype)
-    reduce = {"reduce_max": jnp.max, "reduce_min": jnp.min, "reduce_and": jnp.all, "reduce_or": jnp.any}[name]
-    return reduce(jnp.where(weights > 0, rows, left_out), axes)
+        rows = jnp.where(weights > 0, rows * weights.astype(rows.dtype), 0).astype(rows.dtype)
+    else:
+        rows = jnp.where(weights > 0, rows, jnp.asarray(_neutral(name, np.dtype(rows.dtype)), rows.dtype))
+    if groups is None:
+        return _folded(name, rows, axes)[None]
+    within = tuple(axis for axis in axes if axis)
+    return _GROUPED[name](_folded(name, rows, within), *groups)
+
+
+def _folded(name: str, rows: jax.Array, axes: Sequence[int]) -> jax.Array:
+    if name == "reduce_sum":
+        return rows.sum(axes, dtype=rows.dtype)
+    return {"reduce_max": jnp.max, "reduce_min": jnp.min, "reduce_and": jnp.all, "reduce_or": jnp.any}[name](rows, axes)
 
 
 def combine(equation: Equation, first: Any, second: Any) -> np.ndarray:

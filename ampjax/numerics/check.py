@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from importlib.metadata import version
 from typing import Any
 
 import jax
 
 from ampjax.errors import NumericsError, NumericsWarning
+from ampjax.numerics.array_writes import INSTEAD, SLOW, slowness_of_writes, wrongly_moved
 from ampjax.numerics.guard import FLAG, GUARD, VALUE
 from ampjax.numerics.patterns import patterns, wrong_patterns
 
@@ -16,17 +18,24 @@ from ampjax.numerics.patterns import patterns, wrong_patterns
 def check_numerics() -> str:
     """Computes patterns that some XLA versions get wrong on CPUs and compares them with NumPy.
 
-    Takes about 50 ms, nearly all of it compilation.
+    Takes about half a second, nearly all of it compilation.
 
     Returns:
       A sentence that says what was checked and what keeps the numbers right.
 
     Raises:
-      NumericsError: If a pattern comes out wrong in this process.
+      NumericsError: If a pattern comes out wrong in this process that a flag can set right.
+
+    Warns:
+      NumericsWarning: If arrays whose rows are moved on in place come out wrong, which no flag can change, or if a loop's writes of small
+        rows into a large array are slow.
     """
     error = _error("check_numerics")
     if error is not None:
         raise error
+    for each in (moved_rows_are_wrong("check_numerics"), _writes_are_slow("check_numerics")):
+        if each is not None:
+            warnings.warn(str(each), NumericsWarning, stacklevel=2)
     ways = {
         "guard": f"with the flag --{FLAG}={VALUE}, which importing ampjax has set",
         "environment": f"with the flag --{FLAG}={GUARD.value}, which XLA_FLAGS already held",
@@ -34,6 +43,29 @@ def check_numerics() -> str:
         "unknown": "without any flag: this jaxlib has none to set",
     }
     return f"jax {jax.__version__} computes all {len(list(patterns()))} known patterns rightly on this CPU, {ways[GUARD.source]}."
+
+
+def moved_rows_are_wrong(where: str) -> NumericsError | None:
+    """The error that tells what comes out wrong where rows of an array are moved on in place; None if it comes out right.
+
+    Args:
+      where: Who asks, in the user's words.
+    """
+    wrong = wrongly_moved()
+    if not wrong:
+        return None
+    got = f"other numbers for {' and '.join(f'`{text}`' for text in wrong)} in jaxlib {version('jaxlib')}, as plain JAX computes it, too"
+    return NumericsError(where, "XLA's kernels on this CPU to agree with NumPy", got, INSTEAD)
+
+
+def _writes_are_slow(where: str) -> NumericsError | None:
+    """The error that tells that small writes into large arrays are slow; None if they take as long as into small ones."""
+    times = slowness_of_writes()
+    if times < SLOW:
+        return None
+    wanted = "a loop's writes into an array of four megabytes to take as long as into one of four kilobytes"
+    fix = "Install another version of jaxlib."
+    return NumericsError(where, wanted, f"{times:,.0f} times as long in jaxlib {version('jaxlib')}", fix)
 
 
 def warn_of_wrong_numbers(where: str, devices: Iterable[Any]) -> None:

@@ -7,12 +7,26 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import ParameterError
 
 Difference = tuple[str, str, float]
 """A node, a path within its pytree, and max |difference| / max |wanted|."""
+
+
+TOLERANCE, ROUNDINGS = 1e-5, 16
+"""The largest difference that rounding explains, where numbers are float32; and in units of rounding, where they are narrower."""
+
+
+def tolerance_for(dtype: Any) -> float:
+    """The largest difference that rounding explains, in the measure of `compare`: 1e-5 for float32, 0.02 for float16, 0.1 for bfloat16.
+
+    Args:
+      dtype: The narrowest floats that are computed with.
+    """
+    return max(TOLERANCE, ROUNDINGS * float(jnp.finfo(dtype).eps))
 
 
 def compare(got: Mapping[str, Any], want: Mapping[str, Any]) -> list[Difference]:

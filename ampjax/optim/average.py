@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from ampjax.errors import SettingsError
@@ -17,7 +18,7 @@ class AverageState(NamedTuple):
 
 
 def parameter_average(decay: float) -> optax.GradientTransformation:
-    """Keeps a moving average of the updated parameters, `average ← decay · average + (1 - decay) · params`; changes no update.
+    """Keeps a moving average of the updated parameters, `average ← average + (1 - decay) · (params - average)`; changes no update.
 
     Put it last in an `optax.chain`, and inside of `optax.masked` if only some parameters are averaged. The average starts at the initial
     parameters.
@@ -49,7 +50,11 @@ def parameter_average(decay: float) -> optax.GradientTransformation:
                 "Call `tx.update(grads, state, params)`.",
             )
         new = optax.apply_updates(params, updates)
-        return updates, AverageState(jax.tree.map(lambda a, p: decay * a + (1 - decay) * p, state.average, new))
+        return updates, AverageState(jax.tree.map(closer, state.average, new))
+
+    def closer(average: Any, param: Any) -> Any:
+        # What a parameter equals already stays as it is, to the bit.
+        return jnp.where(average == param, average, average + (1 - decay) * (param - average))
 
     return optax.GradientTransformation(lambda params: AverageState(params), update)  # type: ignore[arg-type]
 

@@ -46,11 +46,13 @@ class RowTypes(NamedTuple):
       shape: The shape of one row.
       dtype: The rows' dtype.
       state: The row-wise optimizer state.
+      starts: The first row of each parameter whose rows the table holds; one after the other, if there are several.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype
     state: tuple[RowState, ...]
+    starts: tuple[int, ...] = (0,)
 
     @property
     def arrays(self) -> list[tuple[tuple[int, ...], np.dtype]]:
@@ -68,9 +70,11 @@ class RowRule:
       dtype: The rows' dtype.
       state: The row-wise optimizer state.
       first: The rows' input to `tx.init`, and the slice that makes their state.
-      rounds: For each round this table's reductions, and the slice that makes what they fold.
+      rounds: For each round the reductions of each parameter's rows, and the slice that makes what they fold.
       step: The slice of the update.
       variables: The update's row inputs: parameters, gradients, states.
+      parameters: The parameters whose rows the table holds, one after the other.
+      starts: The first row of each of them.
     """
 
     table: str
@@ -78,20 +82,33 @@ class RowRule:
     dtype: np.dtype
     state: tuple[RowState, ...]
     first: tuple[Var, RowSlice]
-    rounds: tuple[tuple[tuple[Reduction, ...], RowSlice], ...]
+    rounds: tuple[tuple[tuple[tuple[Reduction, ...], ...], RowSlice], ...]
     step: RowSlice
     variables: tuple[Var, Var, tuple[Var, ...]]
+    parameters: tuple[str, ...]
+    starts: tuple[int, ...]
 
     @property
     def types(self) -> RowTypes:
         """What rows and their state are."""
-        return RowTypes(self.shape, self.dtype, self.state)
+        return RowTypes(self.shape, self.dtype, self.state, self.starts)
 
     @cached_property
     def zero_gradient_is_noop(self) -> bool:
         """Whether an update changes no row whose gradient is zero. Then `lazy` and `faithful` tables are the same."""
         rows, gradient, state = self.variables
         return zero_gradient_is_noop(self.step, gradient, dict(zip((rows, *state), self.step.results, strict=True)))
+
+    def row_name(self, row: int) -> str:
+        """What a row of the table is called in messages.
+
+        Args:
+          row: Its number.
+        """
+        if len(self.parameters) == 1:
+            return f"row {row}"
+        place = int(np.searchsorted(self.starts, row, "right")) - 1
+        return f"row {row - self.starts[place]} of `{self.parameters[place]}`"
 
     def init(self, rows: Any) -> list[jax.Array]:
         """Makes the state of some rows, each `[n, *shape]`, as `tx.init` would.
@@ -108,23 +125,25 @@ class RowRule:
             for x, s in zip(program((), {var: rows}), self.state, strict=True)
         ]
 
-    def partials(self, turn: int, shared: Values, grads: Any, weights: Any) -> list[jax.Array]:
+    def partials(self, turn: int, shared: Values, grads: Any, weights: Any, parameters: Any = None) -> list[jax.Array]:
         """Computes a round's reductions over some rows.
 
-        Rows that were not touched count, too: pass one zero gradient for all of them, with their number as its weight.
+        Rows that were not touched count, too: pass one zero gradient for all those of a parameter, with their number as its weight.
 
         Args:
           turn: The round.
           shared: As `Split.shared` made them for this table and round.
           grads: Row gradients, `[n, *row]`.
           weights: How often each row counts, `[n]`, int32.
+          parameters: By row which of the table's parameters it belongs to, `[n]`, int32; None if there is one.
 
         Returns:
-          The reductions, in the order of the round's.
+          The reductions, in the order of the round's, each with a leading axis of parameters.
         """
         reductions, program = self.rounds[turn]
         operands = program(shared, {self.variables[1]: grads})
-        return [reduce_rows(r.equation, rows, weights) for r, rows in zip(reductions, operands, strict=True)]
+        groups = None if parameters is None else (parameters, len(self.starts))
+        return [reduce_rows(r.equation, rows, weights, groups) for r, rows in zip(reductions[0], operands, strict=True)]
 
     def combine(self, turn: int, parts: Sequence[Values]) -> list[np.ndarray]:
         """Combines the reductions over several groups of rows, on the host.
@@ -137,8 +156,9 @@ class RowRule:
           The reductions over all rows.
         """
         totals = [np.asarray(part) for part in parts[0]]
+        equations = [reduction.equation for reduction in self.rounds[turn][0][0]]
         for part in parts[1:]:
-            totals = [combine(r.equation, a, b) for r, a, b in zip(self.rounds[turn][0], totals, part, strict=True)]
+            totals = [combine(e, a, b) for e, a, b in zip(equations, totals, part, strict=True)]
         return totals
 
     def update(self, shared: Values, rows: Any, state: Values, grads: Any) -> tuple[jax.Array, list[jax.Array]]:

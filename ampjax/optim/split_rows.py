@@ -7,7 +7,8 @@ norms at their servers, one shared scalar). Knows pytrees and optax; nothing of 
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Sequence
+import itertools
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,22 +18,30 @@ import optax
 
 from ampjax.errors import SettingsError, TableError
 from ampjax.jaxprs.dependence import Dependence, RowInput, find_dependence
-from ampjax.jaxprs.flat_program import FlatProgram, is_literal, trace, trace_update
+from ampjax.jaxprs.flat_program import FlatProgram, Var, is_literal, trace, trace_update
 from ampjax.jaxprs.program_slices import row_slice, shared_slice
+from ampjax.jaxprs.value_numbers import ValueNumbers
 from ampjax.optim.row_rule import RowRule, RowState
 from ampjax.optim.split_transform import Split
 from ampjax.optim.table_leaves import TableLeaves
+from ampjax.utils.counted import counted
 
 Tree = Any
 Program = tuple[FlatProgram, Dependence]
 ALONE = ""
 """The path of the one leaf of a tree that is an array."""
+FEWEST_STACKED = 4
+"""Tables that are stacked at least. Fewer cost little each by itself, and stay where they can be looked at one by one."""
 
 _DENSE = "Keep the variable dense, or take a transform whose state has one entry per row."
 
 
 def split_rows(
-    tx: optax.GradientTransformation, params: Tree, tables: Sequence[str], transposed: Collection[str] = ()
+    tx: optax.GradientTransformation,
+    params: Tree,
+    tables: Sequence[str],
+    transposed: Collection[str] = (),
+    alike: Mapping[str, Hashable] | None = None,
 ) -> Split:
     """Cuts an optax transform into the rules for some tables' rows and a shared part.
 
@@ -45,6 +54,8 @@ def split_rows(
       params: The parameters, or their shapes and dtypes.
       tables: Leaves of `params` that are tables, `[n_rows, *row]`, by their paths as `jax.tree_util.keystr` writes them.
       transposed: The tables among these that represent parameters with other axes, such as a transpose; there `tx` must not depend on axes.
+      alike: Tables that may share a rule and be stacked, one's rows after the other's: those with equal values here, if they also have equal
+        rows and `tx` treats them alike. None: each table has a rule of its own.
 
     Returns:
       The parts; together they equal `tx` on the whole tree.
@@ -70,7 +81,9 @@ def split_rows(
     programs = (first, find_dependence(first, rows)), (step, find_dependence(step, [*grads, *state_rows, *rows]))
     _check_outputs(programs[0], states)
     _check_outputs(programs[1], owners, states)
-    return _assemble(owners, states, *programs)
+    stacks = _stacked(_Treatments(owners, states, *programs), alike)
+    n_rows = {t: _table(params, owners, t).shape[0] for t in tables}
+    return _assemble(owners, states, *programs, stacks, n_rows)
 
 
 @functools.lru_cache(maxsize=64)
@@ -121,32 +134,38 @@ def _table_leaves(params: Tree, tables: Sequence[str]) -> TableLeaves:
 def _aligned_states(
     tx: Any, params: Tree, owners: TableLeaves, shapes: Tree, transposed: Collection[str]
 ) -> list[str | None]:
-    """Whose rows each state leaf has: it has one more where the table has one more."""
+    """Whose rows each state leaf has: it has as many more where each table has another number of rows more."""
     flat, structure = jax.tree_util.tree_flatten_with_path(shapes)
-    result: list[str | None] = [None] * len(flat)
-    for table in dict.fromkeys(t for t in owners.table_of if t is not None):
-        longer = jax.eval_shape(tx.init, _one_row_more(params, owners, table))
-        if jax.tree.structure(longer) != structure:
-            _refuse_state(table, "optimizer state", "other leaves with another number of rows")
-        for i, ((path, old), new) in enumerate(zip(flat, jax.tree.leaves(longer), strict=True)):
-            if old.shape == new.shape:
-                continue
-            whole = _table(params, owners, table).shape
-            is_other = table in transposed and old.shape != whole
-            if (*old.shape[1:],) != new.shape[1:] or old.shape[0] != whole[0] or is_other:
-                _refuse_state(
-                    table,
-                    jax.tree_util.keystr(path),
-                    f"shapes {old.shape}, {new.shape} where the table has one row more",
-                )
-            result[i] = table
+    tables = [t for t in owners.table_of if t is not None]
+    longer = jax.eval_shape(tx.init, _more_rows(params, owners))
+    if jax.tree.structure(longer) != structure:
+        _refuse_state(tables[0], "optimizer state", "other leaves with another number of rows")
+    result: list[str | None] = []
+    for (path, old), new in zip(flat, jax.tree.leaves(longer), strict=True):
+        if old.shape == new.shape:
+            result.append(None)
+            continue
+        more = new.shape[0] - old.shape[0] if old.shape and len(new.shape) == len(old.shape) else 0
+        table = tables[more - 1] if 1 <= more <= len(tables) else None
+        whole = _table(params, owners, table or tables[0]).shape
+        is_other = table in transposed and old.shape != whole
+        if table is None or (*old.shape[1:],) != new.shape[1:] or old.shape[0] != whole[0] or is_other:
+            _refuse_state(
+                table or tables[0],
+                jax.tree_util.keystr(path),
+                f"shapes {old.shape}, {new.shape} where the table has more rows",
+            )
+        result.append(table)
     return result
 
 
-def _one_row_more(params: Tree, owners: TableLeaves, table: str) -> Tree:
-    leaves, (place,) = jax.tree.leaves(params), owners.places(table)
-    n_rows, *row = leaves[place].shape
-    leaves[place] = jax.ShapeDtypeStruct((n_rows + 1, *row), leaves[place].dtype)
+def _more_rows(params: Tree, owners: TableLeaves) -> Tree:
+    """Parameters whose tables have more rows: the first table one, the second two, and so on."""
+    numbers = itertools.count(1)
+    leaves = [
+        leaf if table is None else jax.ShapeDtypeStruct((leaf.shape[0] + next(numbers), *leaf.shape[1:]), leaf.dtype)
+        for leaf, table in zip(jax.tree.leaves(params), owners.table_of, strict=True)
+    ]
     return jax.tree.unflatten(owners.structure, leaves)
 
 
@@ -158,12 +177,86 @@ def _rows(leaves: TableLeaves, transposed: Collection[str]) -> list[RowInput | N
     return [None if table is None else RowInput(table, is_transposed=table in transposed) for table in leaves.table_of]
 
 
-def _assemble(params: TableLeaves, states: TableLeaves, first: Program, step: Program) -> Split:
+class _Treatments:
+    """What an optimizer does to the rows of each table, in a form that can be compared.
+
+    Args:
+      params: The leaves of the parameters.
+      states: The leaves of the optimizer's state.
+      first: The program of `tx.init`.
+      step: The program of the update.
+    """
+
+    def __init__(self, params: TableLeaves, states: TableLeaves, first: Program, step: Program):
+        self.params, self._states, self._first, self._step = params, states, first, step
+        flat, n_params, n_states = step[0], len(params.names), len(states.names)
+        roles: dict[Var, Hashable] = {}
+        for table in _tables(params):
+            (place,) = params.places(table)
+            roles |= {flat.inputs[place]: "gradient", flat.inputs[n_params + n_states + place]: "parameter"}
+            roles |= {flat.inputs[n_params + i]: ("state", k) for k, i in enumerate(states.places(table))}
+        self._of_step = ValueNumbers(*step, roles)
+        inputs = {first[0].inputs[params.places(table)[0]]: "parameter" for table in _tables(params)}
+        self._of_first = ValueNumbers(*first, inputs)
+
+    def of(self, table: str) -> Hashable:
+        """What it does to one table's rows. Equal ones are the same functions of rows and shared values."""
+        (place,), aligned = self.params.places(table), self._states.places(table)
+        first, (flat, dependence), of = self._first[0], self._step, self._of_step.of
+        row = flat.inputs[place].aval
+        results = [flat.outputs[place], *(flat.outputs[len(self.params.names) + i] for i in aligned)]
+        totals = tuple(
+            (r.round, self._of_step.operation(r.equation)) for r in dependence.reductions if r.table == table
+        )
+        kinds = tuple((atom.aval.shape[1:], atom.aval.dtype) for atom in results)
+        made = tuple(self._of_first.of(first.outputs[i]) for i in aligned)
+        return row.shape[1:], row.dtype, kinds, made, tuple(map(of, results)), totals
+
+
+def _tables(leaves: TableLeaves) -> list[str]:
+    return [t for t in leaves.table_of if t is not None]
+
+
+def _stacked(treatments: _Treatments, alike: Mapping[str, Hashable] | None) -> dict[str, tuple[str, ...]]:
+    """By rule the tables that share it."""
+    tables = _tables(treatments.params)
+    if alike is None:
+        return {table: (table,) for table in tables}
+    groups: dict[Hashable, list[str]] = {}
+    for table in tables:
+        groups.setdefault((alike[table], treatments.of(table)), []).append(table)
+    stacks = [[members] if len(members) >= FEWEST_STACKED else [[t] for t in members] for members in groups.values()]
+    return {stack_name(members): tuple(members) for members in itertools.chain(*stacks)}
+
+
+def stack_name(tables: Sequence[str]) -> str:
+    """The name of a table that holds the rows of several.
+
+    Args:
+      tables: Their names.
+
+    >>> stack_name(["['a']"]), stack_name(["['a']", "['b']", "['c']"])
+    ("['a']", "['a'] and 2 others")
+    """
+    more = f" and {counted(len(tables) - 1, 'other')}" if len(tables) > 1 else ""
+    return f"{tables[0]}{more}"
+
+
+def _assemble(
+    params: TableLeaves,
+    states: TableLeaves,
+    first: Program,
+    step: Program,
+    stacks: Mapping[str, tuple[str, ...]],
+    n_rows: Mapping[str, int],
+) -> Split:
     """Puts rules and shared parts together, from the programs of `tx.init` and of the update."""
     flat, dependence = step
     n_rounds = max((r.round + 1 for r in dependence.reductions), default=0)
-    tables = [t for t in params.table_of if t is not None]
-    rules = {t: _rule(t, params, states, first, step, n_rounds) for t in tables}
+    rules = {}
+    for name, members in stacks.items():
+        starts = tuple(itertools.accumulate((n_rows[t] for t in members[:-1]), initial=0))
+        rules[name] = _rule(name, members, starts, params, states, first, step, n_rounds)
     rounds = [[var for rule in rules.values() for var in rule.rounds[turn][1].shared] for turn in range(n_rounds)]
     for_rules = [var for rule in rules.values() for var in rule.step.shared]
     return Split(
@@ -171,6 +264,7 @@ def _assemble(params: TableLeaves, states: TableLeaves, first: Program, step: Pr
         n_rounds=n_rounds,
         params=params,
         state=states,
+        members=dict(stacks),
         _init=(_shared(first[0].inputs, params), shared_slice(*first, _shared(first[0].outputs, states))),
         _inputs=_shared(flat.inputs, params, states, params),
         _rounds=tuple(shared_slice(flat, dependence, needed) for needed in rounds),
@@ -185,9 +279,17 @@ def _shared(atoms: Sequence[Any], *leaves: TableLeaves) -> tuple[Any, ...]:
 
 
 def _rule(
-    table: str, params: TableLeaves, states: TableLeaves, first: Program, step: Program, n_rounds: int
+    name: str,
+    members: tuple[str, ...],
+    starts: tuple[int, ...],
+    params: TableLeaves,
+    states: TableLeaves,
+    first: Program,
+    step: Program,
+    n_rounds: int,
 ) -> RowRule:
-    """The rule of one table, from the programs of `tx.init` and of the update."""
+    """The rule of one table, or of several that are treated alike, from the programs of `tx.init` and of the update."""
+    table = members[0]
     (place,), aligned = params.places(table), states.places(table)
     flat, dependence = step
     n_params, n_states = len(params.names), len(states.names)
@@ -195,11 +297,15 @@ def _rule(
     row = flat.inputs[n_params + n_states + place]
     rounds = []
     for turn in range(n_rounds):
-        reductions = tuple(r for r in dependence.reductions if (r.table, r.round) == (table, turn))
-        rounds.append((reductions, row_slice(flat, dependence, table, [r.equation.invars[0] for r in reductions])))
+        totals = {member: [] for member in members}
+        for reduction in dependence.reductions:
+            if reduction.round == turn and reduction.table in totals:
+                totals[reduction.table].append(reduction)
+        operands = [reduction.equation.invars[0] for reduction in totals[table]]
+        rounds.append((tuple(map(tuple, totals.values())), row_slice(flat, dependence, table, operands)))
     results = [flat.outputs[place], *(flat.outputs[n_params + i] for i in aligned)]
     return RowRule(
-        table=table,
+        table=name,
         shape=row.aval.shape[1:],
         dtype=np.dtype(row.aval.dtype),
         state=tuple(
@@ -210,6 +316,8 @@ def _rule(
         rounds=tuple(rounds),
         step=row_slice(flat, dependence, table, results),
         variables=(row, flat.inputs[place], state_vars),
+        parameters=members,
+        starts=starts,
     )
 
 

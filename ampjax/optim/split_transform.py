@@ -37,12 +37,14 @@ class Split:
       n_rounds: How many rounds of reductions there are: 0 for Adam, 1 with clipping by the global norm.
       params: The leaves of the parameters.
       state: The leaves of the optimizer's state.
+      members: For each table the leaves of the parameters whose rows it holds, one after the other.
     """
 
     rules: dict[str, RowRule]
     n_rounds: int
     params: TableLeaves
     state: TableLeaves
+    members: dict[str, tuple[str, ...]]
     _init: tuple[tuple[Var, ...], SharedSlice]
     _inputs: tuple[Var, ...]
     _rounds: tuple[SharedSlice, ...]
@@ -114,6 +116,7 @@ class Split:
         values = dict(zip(self._inputs, [leaf for leaves in dense for leaf in leaves], strict=True))
         for turn, tables in enumerate(totals):
             for table, results in tables.items():
-                reductions = self.rules[table].rounds[turn][0]
-                values |= {r.result: total for r, total in zip(reductions, results, strict=True)}
+                for place, reductions in enumerate(self.rules[table].rounds[turn][0]):
+                    for reduction, total in zip(reductions, results, strict=True):
+                        values[reduction.result] = total[place]
         return values

@@ -5,6 +5,7 @@ from ampjax.devices.allreduce import all_reduce_sum, average
 from ampjax.devices.loss_collectives import Weighted, all_gather, mean
 from ampjax.parallel.config.config import Checkpoints, ParallaxConfig, SampleTimes
 from ampjax.parallel.config.partitioner import Partitioner, partitioner
+from ampjax.parallel.evaluation import Evaluation
 from ampjax.parallel.get_runner import get_runner
 from ampjax.parallel.homes.row_homes import RowGrads
 from ampjax.parallel.planning.transfer_costs import all_reduce_bytes, server_bytes
@@ -22,6 +23,7 @@ parallel_run = get_runner
 __all__ = [
     "Checkpoints",
     "Config",
+    "Evaluation",
     "Machine",
     "Metrics",
     "ParallaxConfig",

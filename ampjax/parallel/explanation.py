@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ampjax.errors import SettingsError
-from ampjax.parallel.equivalence.compare import Equivalence
+from ampjax.parallel.equivalence.watch import Equivalence
 from ampjax.parallel.planning.partition_search import SearchResult
 from ampjax.parallel.planning.transfer_costs import PredictedBytes
 from ampjax.utils.counted import counted

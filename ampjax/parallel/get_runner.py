@@ -37,10 +37,10 @@ def get_runner(
 ) -> Runner:
     """Makes a single-device program data-parallel (the paper's `get_runner`).
 
-    The first batch shows which parameters are sparse. Dense ones get a copy on every replica's device, and AllReduce keeps the copies
+    The first batch, or the checkpoint that the run goes on from, shows which parameters are sparse. Dense ones get a copy on every replica's device, and AllReduce keeps the copies
     equal. Sparse ones go to host-side tables at servers; a step pulls and updates the rows that it touches. Training equals that of the
-    single-device program on the joined batch. If the program computes something across the examples of a batch, this may not hold; the
-    first batch is checked, and there is a warning (`check_equivalence`). `px.Weighted`, `px.all_gather` and `px.mean` work across replicas.
+    single-device program on the joined batch. If the program computes something across the examples of a batch, this may not hold; all
+    batches are checked, and there is a warning (`check_equivalence`). `px.Weighted`, `px.all_gather` and `px.mean` work across replicas.
 
     Args:
       loss_fn: `loss_fn(params, batch) -> loss` or `(loss, aux)`, anything that `jax.jit` takes; `px.Weighted` in the place of a loss. With

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ampjax.parallel.config.leaf_paths import names
-from ampjax.parallel.equivalence.compare import Equivalence
 from ampjax.parallel.explanation import Explanation, VariableReport
 from ampjax.parallel.planning.build_runner import RunnerSetup, Step
 from ampjax.parallel.planning.compiled_collectives import Collective, collectives
 from ampjax.parallel.planning.partition_search import SearchResult
 from ampjax.parallel.planning.transfer_costs import predict_bytes
+from ampjax.parallel.planning.variable_plan import VariablePlan
 from ampjax.parallel.runner_model import BuiltModel
 from ampjax.parallel.steps.synchronous_steps import DenseStep, SparseStep
 from ampjax.sparse.detection.detect import Variable
@@ -46,7 +46,6 @@ def explain(
     model: BuiltModel,
     totals: StepTotals,
     searches: Sequence[SearchResult],
-    equivalence: Equivalence,
     *,
     compiled: bool,
 ) -> Explanation:
@@ -56,7 +55,6 @@ def explain(
       model: Its model.
       totals: Sums over its steps.
       searches: Partition searches that have ended.
-      equivalence: The result of the comparison with the joined batch.
       compiled: Whether to compile the program once more, to read the bytes of its AllReduces.
 
     Returns:
@@ -68,7 +66,7 @@ def explain(
     used = {server for variable in variables for server in variable.placement}
     n_servers = len(resources.servers) if used else 0
     sizes = (len(resources.machines), len(resources.devices), n_servers)
-    return Explanation(variables, *sizes, list(searches), equivalence)
+    return Explanation(variables, *sizes, list(searches), model.watch.found)
 
 
 def _variable(
@@ -77,14 +75,14 @@ def _variable(
     setup, plan, path, steps = model.setup, model.plan, variable.path, totals.steps
     text = names(plan.program.params)[path]
     nbytes = int(np.prod(variable.shape, dtype=np.int64)) * variable.dtype.itemsize
-    copies = model.step.tables.get(path)
-    table = copies[0] if copies else None
+    name = plan.table_of.get(path)
+    table = None if name is None else model.step.tables[name][0]
     alpha = totals.alpha[path] / steps if table is not None and steps else plan.alpha.get(path)
     at_servers = table is not None and setup.config.run_option != "ar"
     placement = tuple(table.placement) if at_servers and table is not None else plan.servers.get(path, ())
     if table is not None or setup.config.dense_at_servers:
-        name = text if table is None else path
-        measured = setup.wire.traffic().per_machine(name) / steps if steps else None
+        share = 1.0 if name is None else _share(plan, totals, name, path)
+        measured = share * setup.wire.traffic().per_machine(name or text) / steps if steps else None
     else:
         measured = _ring_bytes(setup, variable, reduced)
     return VariableReport(
@@ -100,6 +98,12 @@ def _variable(
         partitions=1 if table is None else table.n_partitions,
         placement=placement,
     )
+
+
+def _share(plan: VariablePlan, totals: StepTotals, table: str, path: str) -> float:
+    """A variable's share of the bytes of its table: that of the rows that were touched."""
+    touched = {p: totals.alpha[p] * (end - first) for p, (first, end) in plan.program.stacks[table].spans.items()}
+    return touched[path] / total if (total := sum(touched.values())) else 0.0
 
 
 def _all_reduced(step: Step) -> list[Collective] | None:

@@ -12,17 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from ampjax.errors import AmpError
 from ampjax.parallel import runner_files
 from ampjax.parallel.config.partitioner import Partitioner
+from ampjax.parallel.evaluation import Evaluation, Evaluator
 from ampjax.parallel.explanation import Explanation
 from ampjax.parallel.planning.build_runner import RunnerSetup, Step
 from ampjax.parallel.planning.partition_search import SearchResult
 from ampjax.parallel.planning.variable_plan import VariablePlan
 from ampjax.parallel.report import explain
 from ampjax.parallel.runner_model import BuiltModel
-from ampjax.parallel.shard import split_batch
+from ampjax.parallel.shard import joined_batch, split_batch
 from ampjax.parallel.steps.step_outcome import Metrics, checked_fetch
 from ampjax.parallel.training import Training
 from ampjax.parallel.workers.process_group import ProcessState
@@ -50,6 +52,7 @@ class Runner:
         self, setup: RunnerSetup, params: Tree, partitioners: Sequence[Partitioner], clock: Callable[[], float]
     ):
         self._training = Training(setup, params, partitioners, clock)
+        self._evaluation: Evaluator | None = None
 
     def __repr__(self) -> str:
         resources = self.setup.resources
@@ -81,7 +84,9 @@ class Runner:
         other ids `x[ids]` reads the nearest row, and `jnp.take` reads NaN, which stops the step; neither gets a gradient.
 
         Args:
-          batch: A joined batch, which is cut into as many parts as there are replicas, or `Parts`, as `shard` gives them.
+          batch: A joined batch, which is cut into as many parts as there are replicas, or `Parts`, as `shard` gives them. Arrays of NumPy's or
+            JAX's, or tensors of another library in host memory. They may be written to when this returns: those that are read later have
+            been copied.
           fetch: Which parts of the aggregated gradients to read: `gradients` (by path: an array, or `RowGrads` for a sparse variable),
             `norms` (by path), `global_norm`.
           following: The batch of the next step, if it is known. Workers that are processes get it, and ask for its rows, while this step is
@@ -91,25 +96,29 @@ class Runner:
           The step's metrics.
 
         Raises:
-          SettingsError: If the number of replicas does not divide the batch, or `fetch` names something else.
-          ParameterError: If a gradient is not finite. Nothing has changed then, as after all errors but a `ServerError`. In asynchronous
+          SettingsError: If the number of replicas does not divide the batch, `fetch` names something else, or at the first batch after a
+            checkpoint was restored, if a setting says that its tables are dense, or its dense variables tables.
+          ParameterError: If a gradient is not finite; it says where that comes from. Nothing has changed then, as after all errors but a `ServerError`. In asynchronous
             training (`sync=False`) the gradient may be of an earlier step: then it alone is dropped, and this step has been taken and counted.
           TableError: If a row's gradient is not finite; or, at the first batch, if the optimizer is not row-wise on a table.
-          DataError: If the batch is not like the first one.
-          EquivalenceError: At the first batch, if the joined batch's loss is not what replicas make of it, where the settings ask for it.
+          DataError: If the batch is not like the first one, or JAX does not hold its numbers.
+          EquivalenceError: If the joined batch's loss is not what replicas make of it, where the settings ask for it. Nothing has changed.
           ServerError: If a server's process has ended. `restore` continues from a checkpoint, with a new process.
           HostError: If a worker's process has ended, or gives no sign of life. `restore` helps here, too. With
             `ParallaxConfig(checkpoint=...)` there is no error: all processes are started anew, and all steps since the last checkpoint are
             repeated (`recoveries`).
+
+        Warns:
+          EquivalenceWarning: In place of an `EquivalenceError`, once.
+          IdWarning: If an id is outside of its table, once; it names the id, the batch's leaf and the table.
         """
         wanted = checked_fetch(fetch, self.setup.config.sync)
-        n = len(self.setup.resources.devices)
-        parts = split_batch(batch, n)
+        parts = self._split(batch)
         self._training.build(parts)
         upcoming = None
         if following is not None:
             with contextlib.suppress(AmpError):  # its own step will say so
-                upcoming = split_batch(following, n)
+                upcoming = self._split(following)
         return self._training.take_step(parts, wanted, upcoming)
 
     def build(self, batch: Tree) -> Runner:
@@ -128,8 +137,11 @@ class Runner:
           DataError: As `run`.
           EquivalenceError: As `run`.
         """
-        self._training.build(split_batch(batch, len(self.setup.resources.devices)))
+        self._training.build(self._split(batch))
         return self
+
+    def _split(self, batch: Tree) -> tuple[Tree, ...]:
+        return split_batch(batch, len(self.setup.resources.devices), self.setup.config.shared)
 
     def reset(self, params: Tree) -> None:
         """Restarts training from other parameters of the same shapes; compiled programs, plan and partitions are kept.
@@ -174,6 +186,84 @@ class Runner:
         key = jax.random.fold_in(jax.random.key(self.setup.config.seed), self.steps)
         return jax.random.split(key, len(self.setup.resources.devices))
 
+    # ---- without a step ----------------------------------------------------------------------------------------------
+
+    def evaluate(self, batch: Tree) -> Evaluation:
+        """Computes the loss of a batch without a step.
+
+        One device computes it, as the single-device program would, from the rows that the batch reads; so the batch may have any number of
+        examples. Nothing is changed or counted. In asynchronous training, gradients under way are applied first, here and below.
+
+        Args:
+          batch: A joined batch, or `Parts`.
+
+        Returns:
+          The loss, and the loss function's second result.
+
+        Raises:
+          SettingsError: Before the first batch.
+          DataError: If the batch is nothing that JAX takes.
+        """
+        return self._evaluator.evaluate(joined_batch(batch, self.setup.config.shared))
+
+    def gradients(self, batch: Tree) -> dict[str, Any]:
+        """Computes the gradients of a batch's loss without a step, as `evaluate` computes the loss.
+
+        Args:
+          batch: As `evaluate` takes it.
+
+        Returns:
+          By path an array, or `RowGrads` for a variable in a table.
+
+        Raises:
+          SettingsError: As `evaluate`.
+          DataError: As `evaluate`.
+        """
+        return self._evaluator.gradients(joined_batch(batch, self.setup.config.shared))
+
+    def apply(self, function: Callable[[Tree, Tree], Tree], batch: Tree) -> Tree:
+        """Computes any function of the parameters and a batch, such as predictions.
+
+        What the function reads by rows is pulled by rows, as in a step. A table that it uses as a whole, or by ids that depend on
+        parameters, is copied as a whole.
+
+        Args:
+          function: `function(params, batch)`, anything that `jax.jit` takes. It is compiled once for each shape of a batch, so pass the same
+            object each time.
+          batch: As `evaluate` takes it.
+
+        Returns:
+          What the function returns: a pytree of arrays.
+
+        Raises:
+          SettingsError: As `evaluate`.
+          DataError: As `evaluate`.
+        """
+        return self._evaluator.apply(function, joined_batch(batch, self.setup.config.shared))
+
+    def rows(self, name: str, ids: Any) -> np.ndarray:
+        """Reads rows of a variable, and no more of it if it is in a table.
+
+        Args:
+          name: The variable, as `explain` writes it.
+          ids: Integers in `[0, n_rows)`, of any shape; of a variable whose rows are counted along other axes, those of `RowGrads`.
+
+        Returns:
+          `[*ids, *row]`.
+
+        Raises:
+          SettingsError: Before the first batch, or if there is no such variable.
+          DataError: If ids are no integers, or outside.
+        """
+        return self._evaluator.rows(name, ids)
+
+    @property
+    def _evaluator(self) -> Evaluator:
+        model = self._training.built
+        if self._evaluation is None or self._evaluation.model is not model:  # a checkpoint may have brought another one
+            self._evaluation = Evaluator(model)
+        return self._evaluation
+
     # ---- what it holds -----------------------------------------------------------------------------------------------
 
     @property
@@ -193,8 +283,22 @@ class Runner:
 
     @property
     def opt_state(self) -> Tree:
-        """The optimizer's state, as `tx.init` makes it for the single-device program."""
-        return self._training.model.opt_state()
+        """The optimizer's state, as `tx.init` makes it for the single-device program. May be set, as a whole or in parts.
+
+        `runner.opt_state = state` replaces it by a state of the same optimizer for the same parameters, of another runner or of plain optax.
+        `runner.opt_state.hyperparams["learning_rate"] = 0.01` changes a hyperparameter of `optax.inject_hyperparams`, for tables, too, from the next
+        step on: updates that rows have missed are made with the one of that time. Dictionaries of scalars such as `hyperparams` stay as good as
+        new; other parts of a tree can be assigned to until the next step. Arrays in it are read-only.
+
+        Raises:
+          ParameterError: If what was assigned does not fit. The next step, or whatever needs the state first, raises it, too, and the state stays
+            as it was.
+        """
+        return self._training.state.get()
+
+    @opt_state.setter
+    def opt_state(self, state: Tree) -> None:
+        self._training.state.set(state)
 
     @property
     def plan(self) -> VariablePlan | None:
@@ -241,7 +345,7 @@ class Runner:
           SettingsError: Before the first batch.
         """
         training = self._training
-        return explain(training.built, training.totals, self.searches, training.equivalence, compiled=compiled)
+        return explain(training.built, training.totals, self.searches, compiled=compiled)
 
     # ---- files -------------------------------------------------------------------------------------------------------
 
@@ -262,12 +366,15 @@ class Runner:
 
         Before the first batch it is not yet known where variables are kept. So then only the parameters' shapes are compared, and the
         folder must not be removed: it is read and checked as a whole at the first batch, or when parameters or optimizer state are read.
+        What was a table there is a table here, whatever alpha would say, and what was dense is dense; a runner that has decided otherwise is
+        planned anew.
 
         Args:
           path: The folder.
 
         Raises:
           DataError: If it is of another model.
+          SettingsError: If a setting says that its tables are dense, or its dense variables tables.
           TableError: If files are missing, cut off or altered.
         """
         self._training.restore(path)

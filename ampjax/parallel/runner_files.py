@@ -22,12 +22,14 @@ import optax
 
 from ampjax.devices import random_keys
 from ampjax.errors import DataError, TableError
-from ampjax.optim.row_rule import RowRule
+from ampjax.optim.row_rule import RowRule, RowState
 from ampjax.optim.split_rows import split_rows
 from ampjax.parallel.config.leaf_paths import by_path, names
+from ampjax.parallel.planning.saved_tables import SavedTables
 from ampjax.sparse.detection.row_axes import LEADING, from_table, table_shape, to_table
 from ampjax.sparse.table import leftovers, table_files
 from ampjax.sparse.table.sharded_table import Table
+from ampjax.sparse.table.table_parts import TablePart
 from ampjax.utils.setting_checks import a_path
 
 Tree = Any
@@ -44,7 +46,7 @@ class Saved:
       step: Steps that had been taken.
       params: Dense parameters.
       state: Shared optimizer state.
-      tables: By path, as many copies as were asked for.
+      tables: By name, as many copies of a table as were asked for.
       notes: What the runner noted, in JSON's types, if it did.
     """
 
@@ -56,17 +58,21 @@ class Saved:
 
 
 class Like(NamedTuple):
-    """How a table is loaded that does not exist yet.
+    """How a table is loaded.
 
     Args:
-      rule: The optimizer's rule for its rows.
+      rule: The optimizer's rule for its rows, or the transform.
       settings: Its settings, in place of the saved ones.
-      shape: Its shape `(rows, *row shape)`.
+      shapes: By variable whose rows it holds, `[n_rows, *row]`.
+      states: By variable the rule's state under its names.
+      dtype: Of its rows.
     """
 
-    rule: RowRule
+    rule: optax.GradientTransformation | RowRule
     settings: Mapping[str, Any]
-    shape: tuple[int, ...]
+    shapes: Mapping[str, tuple[int, ...]]
+    states: Mapping[str, Sequence[RowState]]
+    dtype: np.dtype
 
 
 def save(
@@ -74,7 +80,7 @@ def save(
     step: int,
     params: Tree,
     state: Tree,
-    tables: Mapping[str, Table],
+    tables: Mapping[str, TablePart],
     notes: Mapping[str, Any] | None = None,
     *,
     axes: Axes | None = None,
@@ -86,7 +92,7 @@ def save(
       step: Steps taken so far.
       params: Dense parameters, None at tables.
       state: Shared optimizer state.
-      tables: By path.
+      tables: By path of a variable its rows.
       notes: What the runner shall find again after `load`, in JSON's types.
       axes: By path, for tables that have other axes than their parameters (see `ampjax.sparse.detection.row_axes`).
 
@@ -157,6 +163,25 @@ def steps(folder: str | Path, params: Tree) -> int:
     return facts["step"]
 
 
+def tables_of(folder: str | Path) -> SavedTables:
+    """The variables that are tables in a checkpoint; nothing else is read.
+
+    Args:
+      folder: What `save` wrote.
+
+    Returns:
+      The tables, with the axes along which their rows are counted.
+
+    Raises:
+      SettingsError: If the folder is no path.
+      TableError: If there is no manifest, or it was altered.
+    """
+    folder = _whole_one(folder)
+    facts = _facts(folder)
+    axes = {path: tuple(facts["axes"].get(path, LEADING)) for path in facts["tables"]}
+    return SavedTables(f"`{folder}`", axes)
+
+
 def whole(folder: str | Path, params: Tree, tx: optax.GradientTransformation) -> tuple[Tree, Tree]:
     """Parameters and optimizer state as the single-device program has them.
 
@@ -185,7 +210,12 @@ def whole(folder: str | Path, params: Tree, tx: optax.GradientTransformation) ->
     split = split_rows(tx, jax.tree.unflatten(jax.tree.structure(params), as_tables), tables, axes)
     dense, _ = split.params.split(params)
     shapes = {key: np.shape(leaf) for key, leaf in zip(leaves, as_tables, strict=True)}
-    like = {key: [Like(split.rules[key], {}, shapes[key])] for key in tables if key in shapes}
+    rules = split.rules
+    like = {
+        key: [Like(rules[key], {}, {key: shapes[key]}, {key: rules[key].state}, rules[key].dtype)]
+        for key in tables
+        if key in shapes
+    }
     saved = load(folder, dense, split.init(dense), like, axes)
 
     def as_leaves(path: str, tables: Sequence[Any]) -> list[Any]:
@@ -219,7 +249,7 @@ def load(
     folder: str | Path,
     params: Tree,
     state: Tree,
-    like: Mapping[str, Sequence[Table | Like]],
+    like: Mapping[str, Sequence[Like]],
     axes: Axes | None = None,
 ) -> Saved:
     """Reads everything and checks it against the model; changes nothing.
@@ -228,7 +258,7 @@ def load(
       folder: What `save` wrote.
       params: Dense parameters like those that were saved.
       state: Shared optimizer state, likewise.
-      like: By path a model's tables: how many copies there are, and how they are split and placed.
+      like: By name a model's tables: how many copies there are, and how they are split and placed.
       axes: As for `save`.
 
     Returns:
@@ -241,16 +271,16 @@ def load(
     """
     folder = _whole_one(folder)
     facts = _facts(folder)
-    _check(folder, "tables", list(like), facts["tables"])
+    dtypes = {path: copies[0].dtype for copies in like.values() for path in copies[0].shapes}
+    _check(folder, "tables", sorted(dtypes), sorted(facts["tables"]))
     _check(folder, "axes of rows", sorted(_listed(axes or {}).items()), sorted(facts["axes"].items()))
+    _check_dtypes(folder, facts, params, dtypes)
     _check(folder, "dense leaves", _described(params, state), facts["leaves"])
     _, leaves = table_files.read_arrays(folder / _DENSE, facts)
     on_disk = [[str(leaf.dtype), list(leaf.shape)] for leaf in leaves]
     _check(folder, "files of dense leaves", [kind for _, *kind in facts["leaves"]], on_disk)
-    tables = {
-        path: [_load_table(folder / _table(number), path, copy) for copy in copies]
-        for number, (path, copies) in enumerate(like.items())
-    }
+    folders = {path: folder / _table(number) for number, path in enumerate(facts["tables"])}
+    tables = {name: [_load_table(folders, copy) for copy in copies] for name, copies in like.items()}
     first, structure = jax.tree.flatten((params, state))
     dense, shared = jax.tree.unflatten(structure, map(random_keys.wrapped_like, first, leaves))
     table_files.sweep(folder / _DENSE)
@@ -306,12 +336,14 @@ def _check_axes(folder: Path, axes: Axes, shapes: Mapping[str, Sequence[int]]) -
             raise DataError(where, f"axes of {list(shapes[path])}", f"{list(leaf_axes)}", fix)
 
 
-def _load_table(folder: Path, path: str, like: Table | Like) -> Table:
-    saved = tuple(table_files.read_manifest(folder, shape=list)["shape"])
-    if saved != like.shape:
-        fix = "Restore into a runner of the same model: a table has as many rows as when it was saved."
-        raise DataError(f"checkpoint `{folder.parent}`, table `{path}`", f"shape {like.shape}", f"{saved}", fix)
-    return Table.load(folder, like.transform if isinstance(like, Table) else like.rule, **like.settings)
+def _load_table(folders: Mapping[str, Path], like: Like) -> Table:
+    for path, shape in like.shapes.items():
+        saved = tuple(table_files.read_manifest(folders[path], shape=list)["shape"])
+        if saved != shape:
+            fix = "Restore into a runner of the same model: a table has as many rows as when it was saved."
+            raise DataError(f"checkpoint `{folders[path].parent}`, table `{path}`", f"shape {shape}", f"{saved}", fix)
+    each = [folders[path] for path in like.shapes]
+    return Table.load_parts(each, like.rule, states=[like.states[path] for path in like.shapes], **like.settings)
 
 
 def _described(params: Tree, state: Tree) -> list[list[Any]]:
@@ -330,6 +362,27 @@ def _check(folder: Path, part: str, wanted: Sequence[Any], saved: Any) -> None:
             f"{foreign or saved}",
             "Restore into the same model with the same optimizer and choice of tables.",
         )
+
+
+def _check_dtypes(folder: Path, facts: Mapping[str, Any], params: Tree, tables: Mapping[str, Any]) -> None:
+    """Raises if a parameter was saved in another dtype.
+
+    Raises:
+      DataError: It names the first.
+    """
+    wanted = {f"{_PARAMS}{path}": random_keys.data_of(leaf).dtype for path, leaf in by_path(params).items()}
+    wanted |= tables
+    found = {path: dtype for path, dtype, _ in facts["leaves"]}
+    for number, path in enumerate(facts["tables"]):
+        found[path] = table_files.read_manifest(folder / _table(number), dtype=str)["dtype"]
+    for path, dtype in wanted.items():
+        if found.get(path, str(dtype)) != str(dtype):
+            fix = (
+                f"Restore it into parameters of {found[path]}; to go on in {dtype}, begin a new run with these, cast: "
+                "`get_runner(loss_fn, jax.tree.map(lambda leaf: leaf.astype(...), runner.params), ...)`."
+            )
+            where = f"checkpoint `{folder}`, parameter `{path.removeprefix(_PARAMS)}`"
+            raise DataError(where, f"{dtype}", found[path], fix)
 
 
 def _check_place(folder: Path) -> None:

@@ -5,8 +5,9 @@ Knows how parameters, optimizer state and files are put together from homes; not
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,22 @@ import jax
 import numpy as np
 import optax
 
+from ampjax.devices.random_keys import copy_leaf
+from ampjax.errors import DataError
 from ampjax.parallel import runner_files
+from ampjax.parallel.assigned_state import leaves_of
 from ampjax.parallel.config.leaf_paths import names
-from ampjax.parallel.config.partitioner import Group
+from ampjax.parallel.config.partitioner import Group, Partitioner
 from ampjax.parallel.config.trainable_params import check_like, checked_params
-from ampjax.parallel.planning.build_runner import RunnerSetup, Step, restart_step
-from ampjax.parallel.planning.variable_plan import VariablePlan
-from ampjax.parallel.runner_files import Saved
+from ampjax.parallel.equivalence.watch import EquivalenceWatch
+from ampjax.parallel.id_watch import IdWatch
+from ampjax.parallel.planning.build_runner import RunnerSetup, Step, build_step, restart_step
+from ampjax.parallel.planning.variable_plan import VariablePlan, plan_again
+from ampjax.parallel.runner_files import Like, Saved
 from ampjax.parallel.steps.asynchronous_steps import AsyncStep
 from ampjax.parallel.steps.synchronous_steps import DenseStep
+from ampjax.sparse.detection.row_axes import LEADING, to_table
+from ampjax.sparse.table.table_parts import TablePart
 
 Tree = Any
 
@@ -35,11 +43,13 @@ class InitialModel:
       tx: The optimizer.
       first: The first parameters, host arrays.
       checkpoint: A folder that `BuiltModel.save` wrote, read when the model is built; None to begin with the first parameters.
+      state: The optimizer's state, if it was assigned.
     """
 
     tx: optax.GradientTransformation
     first: Tree
     checkpoint: Path | None = None
+    state: Tree = None
 
     def params(self) -> Tree:
         """All parameters: copies, or what the checkpoint has.
@@ -57,7 +67,22 @@ class InitialModel:
           DataError: If the checkpoint is of another model.
           TableError: If its files are missing, cut off or altered.
         """
+        if self.state is not None:
+            return jax.tree.map(copy_leaf, self.state)
         return self.tx.init(self.first) if self.checkpoint is None else self._read(self.checkpoint)[1]
+
+    def state_like(self) -> Tree:
+        """Shapes and dtypes of the optimizer's state."""
+        return jax.eval_shape(self.tx.init, self.first)
+
+    def assign_state(self, leaves: Mapping[str, Any]) -> None:
+        """Replaces some leaves of the optimizer's state.
+
+        Args:
+          leaves: By path, arrays like the leaves.
+        """
+        state = self.opt_state()
+        self.state = jax.tree.unflatten(jax.tree.structure(state), (leaves_of(state) | dict(leaves)).values())
 
     def restore(self, path: str | Path) -> int:
         """Goes on from a checkpoint, of which only the parameters' shapes are compared now.
@@ -73,7 +98,7 @@ class InitialModel:
           TableError: If there is no manifest, or it was altered.
         """
         steps = runner_files.steps(path, self.first)
-        self.checkpoint = Path(path)
+        self.checkpoint, self.state = Path(path), None
         return steps
 
     def _read(self, checkpoint: Path) -> tuple[Tree, Tree]:
@@ -88,11 +113,18 @@ class BuiltModel:
       setup: What it is trained with.
       plan: What became of each variable.
       step: The object that makes steps, and holds the homes.
+      watch: Compares replicas with a single device.
     """
 
     setup: RunnerSetup
     plan: VariablePlan
     step: Step
+    watch: EquivalenceWatch
+
+    @cached_property
+    def ids(self) -> IdWatch:
+        """What watches over the ids of batches."""
+        return IdWatch(self.plan.program, self.plan.analysis)
 
     def settle(self) -> Step:
         """Applies all gradients that are under way, of which only asynchronous steps have any.
@@ -119,7 +151,11 @@ class BuiltModel:
     def params(self) -> Tree:
         """All parameters as the single-device program has them, host arrays."""
         params, _ = self.settle().read()
-        return self.plan.program.join(params, {path: copies[0].dense() for path, copies in self.step.tables.items()})
+        return self.plan.program.join(params, {path: rows.arrays(1)[0] for path, rows in self._parts().items()})
+
+    def _parts(self) -> dict[str, TablePart]:
+        """By variable its rows in its table."""
+        return {} if isinstance(self.step, DenseStep) else self.step.homes.parts()
 
     def opt_state(self) -> Tree:
         """The optimizer's state, as `tx.init` makes it for the single-device program."""
@@ -127,8 +163,30 @@ class BuiltModel:
         if isinstance(self.step, DenseStep):
             return state
         program = self.plan.program
-        rows = {path: program.as_leaves(path, copies[0].opt_state) for path, copies in self.step.tables.items()}
+        rows = {path: program.as_leaves(path, part.arrays()[1:]) for path, part in self._parts().items()}
         return self.step.homes.split.state.fill(jax.tree.leaves(state), rows)
+
+    def state_like(self) -> Tree:
+        """Shapes and dtypes of the optimizer's state."""
+        return jax.eval_shape(self.setup.tx.init, self.plan.program.params)
+
+    def assign_state(self, leaves: Mapping[str, Any]) -> None:
+        """Replaces some leaves of the optimizer's state, once all gradients under way have been applied.
+
+        Args:
+          leaves: By path, arrays like the leaves.
+        """
+        step = self.settle()
+        if isinstance(step, DenseStep):
+            params, state = step.read()
+            step.write(
+                params, jax.tree.unflatten(jax.tree.structure(state), (leaves_of(state) | dict(leaves)).values())
+            )
+            return
+        states, axes = step.homes.split.state, self.plan.program.axes
+        owner = dict(zip(states.names, states.table_of, strict=True))
+        as_rows = {name: to_table(leaf, axes.get(owner[name] or "", LEADING)) for name, leaf in leaves.items()}
+        step.homes.write_state(as_rows)
 
     def reset(self, params: Tree) -> None:
         """Puts other parameters in the place of these, with fresh optimizer state; tables stay split as they are.
@@ -152,7 +210,8 @@ class BuiltModel:
         """
         if isinstance(self.step, DenseStep):
             return
-        homes, counts = self.step.homes, dict.fromkeys(group.paths, count)
+        table_of = self.plan.table_of
+        homes, counts = self.step.homes, {table_of[path]: count for path in group.paths}
         if not homes.is_split(counts):  # a search asks before each step, and settling takes the staleness away
             self.settle()
             homes.resplit(counts)
@@ -170,8 +229,7 @@ class BuiltModel:
           DataError: If the folder holds anything else, or is the one in which the program runs.
         """
         step = self.settle()
-        tables = {name: copies[0] for name, copies in step.tables.items()}
-        runner_files.save(path, steps, *step.read(), tables, notes, axes=self.plan.program.transposed)
+        runner_files.save(path, steps, *step.read(), self._parts(), notes, axes=self.plan.program.transposed)
 
     def restore(self, path: str | Path) -> Saved:
         """Reads a checkpoint into the homes, once all of it was checked. Gradients under way are dropped.
@@ -187,9 +245,20 @@ class BuiltModel:
           TableError: If files are missing, cut off or altered.
         """
         step = self._ready_for_tables()
-        saved = runner_files.load(path, *step.like(), step.tables, self.plan.program.transposed)
+        saved = runner_files.load(path, *step.like(), self._like(step), self.plan.program.transposed)
         step.write(saved.params, saved.state, saved.tables)
         return saved
+
+    def _like(self, step: Step) -> dict[str, list[Like]]:
+        """By table how its copies are loaded."""
+        if isinstance(step, DenseStep):
+            return {}
+        parts, result = step.homes.parts(), {}
+        for name, copies in step.tables.items():
+            held = {path: parts[path] for path in self.plan.program.members[name]}
+            shapes, states = ({path: getattr(part, what) for path, part in held.items()} for what in ("shape", "state"))
+            result[name] = [Like(table.rule, table.settings, shapes, states, table.dtype) for table in copies]
+        return result
 
     def readable(self, by_path: Mapping[str, Any]) -> dict[str, Any]:
         """Writes paths as names with `/` between them.
@@ -202,3 +271,35 @@ class BuiltModel:
         """
         text = names(self.plan.program.params)
         return {text.get(path, path): value for path, value in by_path.items()}
+
+
+def with_tables_of(
+    path: str | Path, model: BuiltModel, partitioners: Sequence[Partitioner]
+) -> tuple[BuiltModel, Saved] | None:
+    """Goes on from a checkpoint of a model in which other variables are tables.
+
+    Args:
+      path: A folder that `save` wrote.
+      model: The model; its processes end.
+      partitioners: The user's partitioners.
+
+    Returns:
+      A model with these tables, and what was read; None if the same variables are tables, or the checkpoint is of another model.
+
+    Raises:
+      AmpError: If the checkpoint is damaged, or the user has chosen which variables are tables. Then nothing has changed.
+    """
+    setup, tables = model.setup, runner_files.tables_of(path)
+    if tables.axes == model.plan.program.axes:
+        return None
+    first = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), model.plan.program.params)
+    try:
+        runner_files.steps(path, first)
+    except DataError:
+        return None  # who reads it says so
+    plan = plan_again(model.plan, setup.resources, setup.config, partitioners, setup.tx, tables)
+    runner_files.whole(path, first, setup.tx)  # before anything is replaced
+    if setup.group is not None:
+        setup.group.end()  # workers have the old program
+    other = BuiltModel(setup, plan, build_step(setup, plan, first), EquivalenceWatch(setup, plan, model.watch))
+    return other, other.restore(path)

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ampjax.cluster.hosts.resources import Resources, find_resources
-from ampjax.devices.random_keys import is_key
+from ampjax.devices.host_arrays import host_array, require_32_bits
+from ampjax.devices.random_keys import data_of, is_key
 from ampjax.errors import DataError, SettingsError
 from ampjax.jaxprs.primitives import shape_text
-from ampjax.parallel.config.leaf_paths import by_path
+from ampjax.parallel.config.leaf_paths import by_path, matches
 from ampjax.sparse.detection.loss_jaxpr import abstract
 from ampjax.utils.setting_checks import at_least
 
@@ -91,6 +93,7 @@ def shard(
     index: int | None = None,
     count: int | None = None,
     skip: int = 0,
+    shared: Sequence[str] = (),
 ) -> Any:
     """Gives each replica its own part of a data set: element i goes to replica i mod n (the paper's `shard`).
 
@@ -106,6 +109,7 @@ def shard(
       skip: The number of steps to leave out, for a program that continues after a crash: `runner.steps`, or its remainder after whole
         epochs (`divmod(runner.steps, len(shard(data)))`). Arrays are a single step, so nothing can be skipped. The skipped elements of an
         iterable are read and dropped.
+      shared: Of arrays, patterns (see `partitioner`) of those that all replicas get whole; the runner is told in `ParallaxConfig(shared=...)`.
 
     Returns:
       `Parts` for arrays, else something to iterate that gives `Parts`; with `index`, that replica's part in the data's own kind.
@@ -126,7 +130,7 @@ def shard(
     if _is_arrays(data):
         if skip:
             raise SettingsError("shard, `skip`", "0 for arrays, which are one step", f"{skip}", "Skip whole batches.")
-        batches = tuple(_rows(data, i, n) for i in range(n))
+        batches = tuple(_rows(data, i, n, shared) for i in range(n))
         return Parts(batches) if index is None else batches[index]
     if _is_sliceable(data):
         views = tuple(data[i + skip * n :: n] for i in range(n))
@@ -138,47 +142,108 @@ def shard(
     return _Dealt(data, n, skip) if index is None else _Strided(data, index + skip * n, n)
 
 
-def split_batch(batch: Tree | Parts, n: int) -> tuple[Tree, ...]:
-    """Each replica's part of one step's batch: contiguous rows of every array; scalars and a single random key go to all.
+def split_batch(batch: Tree | Parts, n: int, shared: Sequence[str] = ()) -> tuple[Tree, ...]:
+    """Each replica's part of one step's batch: contiguous rows of every array; scalars, a single random key and shared leaves go to all.
 
-    Numbers of Python become arrays, for what is compiled for a batch knows arrays only.
+    Numbers of Python and tensors become arrays, for what is compiled for a batch knows arrays only.
 
     Args:
       batch: A pytree of arrays with one leading size, or `Parts`. Arrays of random keys may have another leading size.
       n: Number of replicas.
+      shared: Patterns of leaves that all replicas get whole.
 
     Returns:
       n pytrees.
 
     Raises:
-      SettingsError: If n does not divide a leading size, leaves differ in it, or there are not n parts alike.
-      DataError: If there is no leaf, or one is nothing that JAX takes.
+      SettingsError: If n does not divide a leading size, leaves differ in it, there are not n parts alike, or no leaf is named so.
+      DataError: If there is no leaf, one is nothing that JAX takes, or replicas have unlike shared leaves.
     """
     if isinstance(batch, Parts):
-        return _checked(Parts(tuple(_arrays(part) for part in batch.batches)), n)
+        return _checked(Parts(tuple(_arrays(part) for part in batch.batches)), n, shared)
     batch = _arrays(batch)
-    leaves = by_path(batch)
-    for path, leaf in leaves.items():
+    are_cut = [not is_shared for is_shared in are_shared(batch, shared)]
+    cut = {path: leaf for (path, leaf), own in zip(by_path(batch).items(), are_cut, strict=True) if own}
+    _equal_sizes("batch", {path: leaf.shape[0] for path, leaf in cut.items() if np.ndim(leaf) and not is_key(leaf)})
+    for path, leaf in cut.items():
         _check_leaf(path, leaf, n)
-    _equal_sizes("batch", {path: leaf.shape[0] for path, leaf in leaves.items() if np.ndim(leaf) and not is_key(leaf)})
-    return tuple(jax.tree.map(lambda leaf, i=i: _part(leaf, i, n), batch) for i in range(n))
+    leaves, structure = jax.tree.flatten(batch)
+    each = [[_part(leaf, i, n) if own else leaf for leaf, own in zip(leaves, are_cut, strict=True)] for i in range(n)]
+    return tuple(jax.tree.unflatten(structure, part) for part in each)
+
+
+def are_shared(batch: Tree, shared: Sequence[str]) -> list[bool]:
+    """By leaf of a batch, whether all replicas get it whole.
+
+    Args:
+      batch: A batch, or a part of one.
+      shared: Patterns of the leaves that they get whole (see `leaf_paths.matches`).
+
+    Raises:
+      SettingsError: If no leaf is named so.
+    """
+    if not shared:
+        return [False] * len(jax.tree.leaves(batch))
+    paths = list(by_path(batch))
+    for pattern in shared:
+        if not any(matches(pattern, path) for path in paths):
+            where = f"setting `shared`, `{pattern}`"
+            raise SettingsError(where, f"a leaf of the batch, one of {paths}", "no match", "Correct it.")
+    return [any(matches(pattern, path) for pattern in shared) for path in paths]
+
+
+def joined_batch(batch: Tree | Parts, shared: Sequence[str] = ()) -> Tree:
+    """One step's batch as the single-device program takes it.
+
+    Args:
+      batch: A pytree of arrays, or `Parts`.
+      shared: Patterns of leaves that all replicas get whole.
+
+    Returns:
+      The pytree. Of parts, arrays are put together, and scalars, single random keys and shared leaves are the first part's.
+
+    Raises:
+      DataError: If there is no leaf, one is nothing that JAX takes, or parts differ in a scalar or in a single random key.
+    """
+    if not isinstance(batch, Parts):
+        return _arrays(batch)
+    parts = [_arrays(part) for part in batch.batches]
+    flat = [by_path(part) for part in parts]
+    leaves = []
+    for (path, first), is_shared in zip(flat[0].items(), are_shared(parts[0], shared), strict=True):
+        each = [part[path] for part in flat]
+        if np.ndim(first) and not is_shared:
+            leaves.append(
+                jnp.concatenate(each) if is_key(first) else np.concatenate([np.asarray(leaf) for leaf in each])
+            )
+            continue
+        data = [np.asarray(data_of(leaf)) for leaf in each]
+        if any((own != data[0]).any() for own in data):
+            fix = "Give each replica the same one, or one for each example."
+            raise DataError(f"batch, leaf `{path}`", "the same value in all parts", "others", fix)
+        leaves.append(first)
+    return jax.tree.unflatten(jax.tree.structure(parts[0]), leaves)
 
 
 def _arrays(batch: Tree) -> Tree:
-    """A batch with arrays in place of Python's numbers.
+    """A batch with arrays in place of Python's numbers, and of tensors of other libraries.
 
     Raises:
-      DataError: If there is no leaf, or one is nothing that JAX takes.
+      DataError: If there is no leaf, or one is nothing that JAX takes, or does not hold as it is.
     """
-    batch = jax.tree.map(lambda leaf: leaf if hasattr(leaf, "dtype") else np.asarray(leaf), batch)
-    leaves = by_path(batch)
+    leaves, structure = jax.tree.flatten(batch)
     if not leaves:
         raise DataError("batch", "a pytree of arrays", f"{batch!r}, without any", "Pass what the loss function takes.")
-    for path, leaf in leaves.items():
-        if not is_key(leaf) and leaf.dtype.kind in "OUSMm":
+    arrays = []
+    for path, leaf in by_path(batch).items():
+        where = f"batch, leaf `{path}`"
+        array = host_array(leaf, where)
+        if not is_key(array) and array.dtype.kind in "OUSMm":
             fix = "Leave out what JAX can't trace, or encode it as numbers."
-            raise DataError(f"batch, leaf `{path}`", "numbers", f"{leaf.dtype}", fix)
-    return batch
+            raise DataError(where, "numbers", f"{array.dtype}", fix)
+        require_32_bits(array, where)
+        arrays.append(array)
+    return jax.tree.unflatten(structure, arrays)
 
 
 def _part(leaf: Any, index: int, n: int) -> Any:
@@ -198,7 +263,7 @@ def _check_leaf(path: str, leaf: Any, n: int) -> None:
         )
 
 
-def _checked(parts: Parts, n: int) -> tuple[Tree, ...]:
+def _checked(parts: Parts, n: int, shared: Sequence[str]) -> tuple[Tree, ...]:
     if len(parts) != n:
         raise SettingsError(
             "batch", f"{n} parts, one for each replica", f"{len(parts)}", "Shard the data with the runner's resources."
@@ -214,16 +279,30 @@ def _checked(parts: Parts, n: int) -> tuple[Tree, ...]:
                 f"{other}",
                 "Give replicas batches of one kind.",
             )
+    _check_shared(parts.batches, shared)
     return parts.batches
+
+
+def _check_shared(batches: Sequence[Tree], shared: Sequence[str]) -> None:
+    first, *others = (by_path(batch) for batch in batches)
+    for path, is_shared in zip(first, are_shared(batches[0], shared), strict=True):
+        for replica, leaves in enumerate(others, start=1):
+            if is_shared and not _is_same(leaves[path], first[path]):
+                got = f"another one in part {replica}"
+                fix = "Give all replicas the same, or don't name it in `ParallaxConfig(shared=...)`."
+                raise DataError(f"batch, leaf `{path}`", "the leaf of part 0, since it is shared", got, fix)
+
+
+def _is_same(first: Any, second: Any) -> bool:
+    return first is second or np.array_equal(data_of(first), data_of(second))
 
 
 def _is_arrays(data: Any) -> bool:
     if isinstance(data, Iterator):  # JAX refuses to look for leaves in one
         return False
     leaves = jax.tree.leaves(data)
-    return (
-        bool(leaves) and all(isinstance(leaf, np.ndarray | jax.Array) for leaf in leaves) and not isinstance(data, list)
-    )
+    in_memory = all(hasattr(leaf, "__dlpack__") for leaf in leaves)  # of any library, but no data set on a disk
+    return bool(leaves) and in_memory and not isinstance(data, list)
 
 
 def _is_sliceable(data: Any) -> bool:
@@ -233,22 +312,29 @@ def _is_sliceable(data: Any) -> bool:
     return hasattr(data, "__len__") and hasattr(data, "__getitem__") and hasattr(data, "slice")
 
 
-def _rows(data: Tree, index: int, n: int) -> Tree:
-    sizes = {path: (leaf.shape or (0,))[0] for path, leaf in by_path(data).items()}
+def _rows(data: Tree, index: int, n: int, shared: Sequence[str]) -> Tree:
+    are_whole, (leaves, structure) = are_shared(data, shared), jax.tree.flatten(data)
+    paths = zip(by_path(data).items(), are_whole, strict=True)
+    sizes = {path: (leaf.shape or (0,))[0] for (path, leaf), is_whole in paths if not is_whole}
     _equal_sizes("shard", sizes)
-    size = next(iter(sizes.values()))
+    size = next(iter(sizes.values()), n)
     if size < n:
         raise SettingsError("shard", f"at least {n} rows, one for each replica", f"{size}", "Use fewer replicas.")
-    return jax.tree.map(lambda leaf: leaf[index : size - size % n : n], data)
+    rows = slice(index, size - size % n, n)
+    parts = [leaf if is_whole else leaf[rows] for leaf, is_whole in zip(leaves, are_whole, strict=True)]
+    return jax.tree.unflatten(structure, parts)
 
 
 def _equal_sizes(where: str, sizes: dict[str, int]) -> None:
     first = next(iter(sizes), "")
+    fix = "Give all arrays one row for each example" + (
+        "; what all replicas need whole is named in `ParallaxConfig(shared=...)`." if where == "batch" else "."
+    )
     for path, size in sizes.items():
         if size != sizes[first]:
             raise SettingsError(
                 f"{where}, leaf `{path}`",
                 f"the leading size of `{first}`, {sizes[first]}",
                 f"{size}",
-                "Give all arrays one row for each example.",
+                fix,
             )

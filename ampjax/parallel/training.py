@@ -14,19 +14,31 @@ from typing import Any
 import jax
 import numpy as np
 
-from ampjax.errors import AmpError, EquivalenceWarning, HostError, ServerError, SettingsError
+from ampjax.errors import (
+    EquivalenceWarning,
+    HostError,
+    IdWarning,
+    ParameterError,
+    ServerError,
+    SettingsError,
+    TableError,
+)
 from ampjax.optim.staleness_state import keep_staleness_if_used
+from ampjax.parallel import runner_files
+from ampjax.parallel.assigned_state import AssignableState, leaves_of
 from ampjax.parallel.config.partitioner import Group, Partitioner
 from ampjax.parallel.config.trainable_params import checked_params
-from ampjax.parallel.equivalence.compare import Equivalence, check_equivalence
+from ampjax.parallel.equivalence.watch import EquivalenceWatch
+from ampjax.parallel.not_finite import with_cause
 from ampjax.parallel.planning.build_runner import RunnerSetup, build_step
 from ampjax.parallel.planning.search_timing import Searches
 from ampjax.parallel.planning.variable_plan import plan_variables
 from ampjax.parallel.report import StepTotals
 from ampjax.parallel.runner_checkpoints import RunnerCheckpoints
-from ampjax.parallel.runner_model import BuiltModel, InitialModel
+from ampjax.parallel.runner_model import BuiltModel, InitialModel, with_tables_of
 from ampjax.parallel.steps.asynchronous_steps import AsyncStep
 from ampjax.parallel.steps.step_outcome import Metrics, fetched
+from ampjax.parallel.steps.synchronous_steps import Dropped
 from ampjax.parallel.workers.recovered_losses import RecoveredLosses
 from ampjax.parallel.workers.recovery import Recoverer
 from ampjax.parallel.workers.workers_step import WorkersStep
@@ -36,6 +48,8 @@ Tree = Any
 
 class Training:
     """A model, and how far its training has come.
+
+    It has more than 15 methods, since it alone knows in which order things happen.
 
     Args:
       setup: What it is trained with.
@@ -49,8 +63,8 @@ class Training:
       steps: Steps taken so far, those before a restored checkpoint among them.
       totals: Sums over these steps, for reports.
       searches: The partition searches; None before the first batch, and where none is wanted.
-      equivalence: What came of comparing replicas with a single device.
       checkpoints: The checkpoints that are written between steps.
+      state: The optimizer's state as users look at it and write to it.
       recoverer: Goes on after a loss of processes; None where nothing can be lost, or nothing is saved.
     """
 
@@ -63,13 +77,18 @@ class Training:
         self._partitioners, self._clock = list(partitioners), clock
         self.searches: Searches | None = None
         self._found: tuple[Group, int] | None = None  # how a search that has just ended wants tables to be split
-        self.equivalence = Equivalence(skipped="there was no batch yet")
         self.totals = StepTotals()
         self.checkpoints = RunnerCheckpoints(setup.config.checkpoint)
         self.recoverer: Recoverer | None = None
         if setup.group is not None and setup.config.checkpoint is not None:
-            self.recoverer = Recoverer(self._go_back_to, self._go_back_to_begin, self._step_again)
+            self.recoverer = Recoverer(
+                self._go_back_to,
+                self._go_back_to_begin,
+                self._step_again,
+                lambda leaves: self.built.assign_state(leaves),
+            )
             self.recoverer.begin_at(first)
+        self.state = AssignableState(lambda: self.model, self._assign_state)
         self._losses = RecoveredLosses(lambda error: self._recover(error, self.steps + 1))
 
     @property
@@ -98,25 +117,28 @@ class Training:
             return
         self.checkpoints.begin()
         self.model = self._built(self.model, parts)
-        for error in self.equivalence.errors:
+        for error in self.model.watch.found.errors:
             warnings.warn(str(error), EquivalenceWarning, stacklevel=3)
 
     def _built(self, initial: InitialModel, parts: Sequence[Tree]) -> BuiltModel:
         setup, first = self.setup, initial.first
-        plan = plan_variables(setup.loss_fn, first, parts, setup.resources, setup.config, self._partitioners)
-        model = BuiltModel(setup, plan, build_step(setup, plan, first, parts))
+        tables = None if initial.checkpoint is None else runner_files.tables_of(initial.checkpoint)
+        settings = setup.resources, setup.config, self._partitioners, setup.tx
+        plan = plan_variables(setup.loss_fn, first, parts, *settings, tables)
+        model = BuiltModel(setup, plan, build_step(setup, plan, first), EquivalenceWatch(setup, plan))
         saved = None if initial.checkpoint is None else model.restore(initial.checkpoint)
-        equivalence = check_equivalence(setup, plan, model.step, parts)
-        if equivalence.errors and setup.config.check_equivalence == "error":
-            raise equivalence.errors[0]
-        self.equivalence, self.steps = equivalence, self.steps if saved is None else saved.step
-        if setup.config.search_partitions and plan.groups:
-            self.searches = self._begin_searches(model, None if saved is None else saved.notes)
+        if initial.state is not None:
+            model.assign_state(leaves_of(initial.state))
+        model.watch.first(model.step, parts)
+        self.steps = self.steps if saved is None else saved.step
+        self.searches = self._begin_searches(model, None if saved is None else saved.notes)
         return model
 
-    def _begin_searches(self, model: BuiltModel, notes: Mapping[str, Any] | None) -> Searches:
-        """The searches, without those that an earlier run ended on as many machines: their results are put to use."""
+    def _begin_searches(self, model: BuiltModel, notes: Mapping[str, Any] | None) -> Searches | None:
+        """The searches, without those that an earlier run ended on as many machines: their results are put to use. None if none is wanted."""
         groups: Sequence[Group] = model.plan.groups
+        if not (self.setup.config.search_partitions and groups):
+            return None
         searches = Searches(groups, len(self.setup.resources.machines), self.setup.config.sample, notes)
         chosen = {result.label: result.partitions for result in searches.results}
         for group in groups:
@@ -144,9 +166,15 @@ class Training:
         """
         model, number = self.built, self.steps + 1
         metrics, dropped = None, ()
+        self.state.adopt()
+        self.state.accept()  # the tree that was given last is of the state before this step
         while True:
             try:
                 if metrics is None:
+                    for error in model.watch.later(number, model.step, parts):
+                        warnings.warn(str(error), EquivalenceWarning, stacklevel=3)
+                    if told := model.ids.look(parts):
+                        warnings.warn(told, IdWarning, stacklevel=3)
                     if following is not None and isinstance(model.step, WorkersStep):
                         model.step.announce(following)
                     metrics, dropped = self._step(model, parts, wanted)
@@ -158,13 +186,13 @@ class Training:
             except (HostError, ServerError) as error:
                 self._recover(error, number)
         if dropped:
-            raise dropped[0]
+            raise with_cause(dropped[0].error, self.setup, model.plan, model.step, [dropped[0].part])
         return metrics
 
     def _step(
         self, model: BuiltModel, parts: Sequence[Tree], wanted: Sequence[str]
-    ) -> tuple[Metrics, Sequence[AmpError]]:
-        """Takes a step; also returns the errors that are to be raised after it."""
+    ) -> tuple[Metrics, Sequence[Dropped]]:
+        """Takes a step; also returns the gradients that it dropped, of which the user is to be told after it."""
         searches = self.searches
         if searches is not None and (next_split := searches.wanted()) is not None:
             model.resplit(*next_split)
@@ -172,6 +200,8 @@ class Training:
         n_updates = model.step.n_updates
         try:
             outcome = model.step(self.steps + 1, parts, bool(wanted))
+        except (ParameterError, TableError) as error:
+            raise with_cause(error, self.setup, model.plan, model.step, parts) from None
         except KeyboardInterrupt:
             if model.step.n_updates > n_updates:  # it had waited until all was written: the step counts
                 self._count({}, parts)
@@ -208,6 +238,15 @@ class Training:
 
     # ---- other states ------------------------------------------------------------------------------------------------
 
+    def _assign_state(self, leaves: Mapping[str, Any]) -> None:
+        """Replaces leaves of the optimizer's state between steps."""
+        if self.recoverer is not None:
+            self.recoverer.note_state(leaves)
+        try:
+            self.model.assign_state(leaves)
+        except (HostError, ServerError) as error:
+            self._recover(error, self.steps + 1)
+
     def reset(self, params: Tree) -> None:
         """Starts anew from other parameters; what was compiled, planned and split stays.
 
@@ -220,6 +259,7 @@ class Training:
         """
         self.built.reset(params)
         self.steps = 0
+        self.state.accept()
         if self.recoverer is not None:
             self.recoverer.begin_at(checked_params(params))
 
@@ -232,6 +272,7 @@ class Training:
         Raises:
           AmpError: As `Runner.save`.
         """
+        self.state.adopt()
         self.built.save(path, self.steps, None if self.searches is None else self.searches.notes)
 
     def restore(self, path: str | Path) -> None:
@@ -243,7 +284,13 @@ class Training:
         Raises:
           AmpError: As `Runner.restore`.
         """
-        restored = self.model.restore(path)
+        model = self.model
+        if isinstance(model, BuiltModel) and (other := with_tables_of(path, model, self._partitioners)) is not None:
+            self.model, restored = other
+            self.searches = self._begin_searches(self.model, restored.notes)
+        else:
+            restored = model.restore(path)
+        self.state.accept()
         self.steps = restored if isinstance(restored, int) else restored.step
         self.checkpoints.claim()
         if self.recoverer is not None:

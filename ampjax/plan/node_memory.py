@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from ampjax.ir.graph import Graph
+from ampjax.jaxprs.wide_sums import wide
 from ampjax.optim.node_update import trainable
 
 
@@ -57,7 +59,16 @@ def bytes_with(init: Callable[[jax.Array], Any], tx: optax.GradientTransformatio
 
     def start(key: jax.Array) -> Any:
         params = init(key)
-        return params, trainable(params), tx.init(trainable(params))
+        sums = jax.tree.map(lambda x: jnp.zeros(x.shape, wide(x.dtype)), trainable(params))
+        return params, sums, tx.init(trainable(params))
 
-    leaves = jax.tree.leaves(jax.eval_shape(start, jax.random.key(0)))
-    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+    return bytes_of(jax.eval_shape(start, jax.random.key(0)))
+
+
+def bytes_of(tree: Any) -> int:
+    """Bytes of the arrays of a pytree.
+
+    Args:
+      tree: Arrays, or their shapes and dtypes.
+    """
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ampjax.ir.ways_to_sinks import nodes_before_sinks
 from ampjax.plan.planner import Plan
 from ampjax.plan.row_seeds import RowSeeds
 
@@ -48,10 +49,13 @@ def stages_left_out(plan: Plan, purpose: str) -> frozenset[int]:
     Returns:
       The stages' numbers.
     """
+    before = nodes_before_sinks(plan.graph) if purpose == "sinks" else set[str]()
     unwanted = {
         "train": lambda stage: not stage.trains,
         "losses": lambda stage: not stage.trains,
-        "sinks": lambda stage: stage.kind.starts_backward,
+        "sinks": lambda stage: (
+            stage.kind.starts_backward or (stage.nodes and before.isdisjoint(node.name for node in stage.nodes))
+        ),
         "both": lambda stage: False,
     }[purpose]
     return frozenset(stage.number for stage in plan.stages if unwanted(stage))

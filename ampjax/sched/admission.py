@@ -51,6 +51,7 @@ class Admission:
         writer = GrowthWriter(plan, tables, store, self.under_way, loops)
         self._growing = GrowingPrograms(tables, store, unfolder, writer)
         self._pumping = Pumping(plan, tables, self.programs, self._growing, self.topologies, loops)
+        self._ends = plan.graph.ends
         self._asks = any(stage.route_by is not None for stage in plan.stages)
 
     @property
@@ -174,6 +175,11 @@ class Admission:
     def unfoldings(self) -> list[Unfolding]:
         """The unfoldings of instances in flight whose programs grow."""
         return self._growing.unfoldings
+
+    @property
+    def may_never_end(self) -> bool:
+        """Whether nobody knows how many messages are still to come: a payload or a controller decides on them, and no bound of loops is known."""
+        return bool(self._growing.of) and not self._ends
 
     def forget_all(self) -> None:
         """Forgets the instances in flight, whose programs are free for others. The tables still hold them."""

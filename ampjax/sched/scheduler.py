@@ -69,7 +69,7 @@ class Scheduler:
         self.plan, self.settings, self._check = plan, settings, check
         self.tables = SchedulerTables(plan, settings)
         self.rounds = UpdateRounds(plan, settings, self.tables)
-        self.updates = UpdateCounters(plan, self.tables.t.nodes, self.rounds.replicas)
+        self.updates = UpdateCounters(plan, self.tables.t.nodes, self.rounds)
         self.counts = RunCounts(plan, self.tables)
         self.admission = Admission(plan, settings, self.tables, self.rounds, loops())
         self.queues = ReadyQueues(
@@ -101,7 +101,10 @@ class Scheduler:
           `[n]` int64: their handles, which are used again when they have ended.
         """
         if purpose == "train":
+            goes_on = may_update and not self.rounds.may_update
             self.rounds.begin(len(ids), may_update)
+            if goes_on:
+                self.updates.note_overdue()
         return self.admission.open(np.asarray(ids, np.int64), purpose, grows)
 
     def pump(self, handles: np.ndarray, batch: Mapping[str, Messages]) -> list[Feed]:

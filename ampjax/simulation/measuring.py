@@ -27,10 +27,9 @@ from ampjax.plan.ladders import ladder_for
 from ampjax.plan.passes import Pass
 from ampjax.plan.row_seeds import RowSeeds
 from ampjax.sched.decisions.dispatch import Dispatch
-from ampjax.sched.decisions.parameter_changes import Update
 from ampjax.sched.scheduler import Scheduler
 from ampjax.simulation.calls import Calls
-from ampjax.simulation.profile import UPDATING, Measured, note, timing_key, timing_key_with_updates
+from ampjax.simulation.profile import UPDATING, Measured, note, timing_key, timing_key_with_updates, update_key
 
 Measure = Callable[[Loop, Executor, bool, Calls], Measured]
 """Runs a loop and measures those calls that are wanted; the third argument says whether kernels make the updates that they can make."""
@@ -175,7 +174,7 @@ def _carry_out(
             if at_once:
                 continue
         for change in last.changes:
-            key = f"update {change.node}" if isinstance(change, Update) else "replicas"
+            key = update_key(change) or "replicas"
             timed(key, [1], partial(executor.change, change))
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from ampjax.errors import DataError, SettingsError
 from ampjax.plan.planner import Plan
 from ampjax.sched.decisions.dispatch import FORWARD, INFER, Dispatch
+from ampjax.sched.decisions.parameter_changes import Change, JointUpdate, Update
 from ampjax.utils.bounded_reading import read_json
 from ampjax.utils.counted import counted
 
@@ -157,6 +158,17 @@ def timing_key_with_updates(plan: Plan, dispatch: Dispatch) -> str:
       dispatch: A dispatch with a stage.
     """
     return timing_key(plan, dispatch) + UPDATING
+
+
+def update_key(change: Change) -> str:
+    """The key for a parameter change: `update linear1`; empty if it only keeps replicas together.
+
+    Args:
+      change: The change.
+    """
+    if isinstance(change, JointUpdate):
+        return f"update {change.group}"
+    return f"update {change.node}" if isinstance(change, Update) else ""
 
 
 def medians(passes: Sequence[Measured]) -> Profile:

@@ -8,8 +8,7 @@ from ampjax.drivers.cost import FlopsCost
 from ampjax.engine.make_launches import brings_updates
 from ampjax.plan.planner import Plan
 from ampjax.sched.decisions.dispatch import Dispatch
-from ampjax.sched.decisions.parameter_changes import Update
-from ampjax.simulation.profile import Profile, timing_key, timing_key_with_updates
+from ampjax.simulation.profile import Profile, timing_key, timing_key_with_updates, update_key
 
 
 @dataclass(frozen=True)
@@ -119,7 +118,7 @@ def _sum(plan: Plan, dispatch: Dispatch, profile: Profile, part: str) -> float:
         sizes = getattr(profile, part).get(both, ())
         if sizes and min(sizes) <= dispatch.n_rows <= max(sizes):
             return profile.ns(both, dispatch.n_rows, part)
-    updates = [(f"update {change.node}", 1) for change in dispatch.changes if isinstance(change, Update)]
+    updates = [(key, 1) for change in dispatch.changes if (key := update_key(change))]
     return sum(profile.ns(key, rows, part) for key, rows in _run_by(plan, dispatch) + updates)
 
 

@@ -127,7 +127,7 @@ def simulate(
     s = settings_from(options)
     instances = as_instances(graph, data)
     plan = plan_for(graph, s, tx, range(s.workers))
-    scheduler = Scheduler(plan, scheduler_settings(graph, s), s.check)
+    scheduler = Scheduler(plan, scheduler_settings(graph, s, tx), s.check)
     inference = "losses" if any(stage.kind.starts_backward for stage in plan.stages) else "sinks"
     purpose = "train" if train else inference
     whole = Pass(instances, np.arange(len(instances)), purpose, seeds=RowSeeds(s.seed))
@@ -139,7 +139,7 @@ def simulate(
         seconds,
         scheduler.counts.read(),
         trace,
-        metrics_of(executor.losses.take(train)) if executor is not None else {},
+        metrics_of(executor.losses.take(train), len(instances)) if executor is not None else {},
         jax.tree.map(np.array, executor.store.all_params) if executor is not None else {},
     )
 
@@ -177,7 +177,7 @@ def profile(
     s = settings_from(options)
     instances = as_instances(graph, data)
     plan = plan_for(graph, s, tx, range(s.workers))
-    scheduler, executor = Scheduler(plan, scheduler_settings(graph, s), s.check), _executor(plan, s, tx, None)
+    scheduler, executor = Scheduler(plan, scheduler_settings(graph, s, tx), s.check), _executor(plan, s, tx, None)
 
     times = training_times(scheduler, executor, instances, s.seed)
     tables = [table for tables in islice(times, passes) for table in tables]

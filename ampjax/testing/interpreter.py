@@ -51,28 +51,27 @@ class Results:
     """What a run has computed and counted.
 
     Args:
-      losses: For each loss row, the loss node's role and the loss.
+      losses: The loss of each loss row.
       metrics: For each metric of each loss row, its name, its value or sum, and its count.
       outputs: For each message at a sink, the sink's name, the state and the payload.
       rows: Gradient rows, by the node that has the parameters.
       messages: Messages that arrived, by node.
     """
 
-    losses: list[tuple[str, jax.Array]] = field(default_factory=list)
+    losses: list[jax.Array] = field(default_factory=list)
     metrics: list[tuple[str, Any, Any]] = field(default_factory=list)
     outputs: list[tuple[str, StateDict, Any]] = field(default_factory=list)
     rows: Counter[str] = field(default_factory=Counter)
     messages: Counter[str] = field(default_factory=Counter)
 
-    def score(self, role: str, out: Any) -> None:
+    def score(self, out: Any) -> None:
         """Records the result of a loss's body for one row.
 
         Args:
-          role: The loss's name.
           out: A loss, or a loss and its metrics.
         """
         loss, metrics = out if isinstance(out, tuple) else (out, {})
-        self.losses.append((role, loss))
+        self.losses.append(loss)
         for name, value in metrics.items():
             self.metrics.append((name, *value) if isinstance(value, tuple) else (name, value, 1))
 
@@ -269,7 +268,7 @@ class Run:
             outs.append(body(params, key, *row))
         if isinstance(op, Loss):
             for out in outs:
-                self.results.score(node.role, out)
+                self.results.score(out)
             return
         outs = [out if isinstance(out, tuple | list) else (out,) for out in outs]
         for output in range(op.n_out):

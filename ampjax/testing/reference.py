@@ -21,6 +21,7 @@ from ampjax.ir.graph import Graph
 from ampjax.ir.instances import InstanceList, Instances, Messages
 from ampjax.ir.nodes import Node
 from ampjax.ir.ops.payload_nodes import Sink
+from ampjax.optim.joint.params_form import UNREAD
 from ampjax.testing.interpreter import KeyFn, Results, Run, stack_rows
 from ampjax.testing.message_states import StateDict
 from ampjax.testing.oracles import find_oracle
@@ -37,7 +38,7 @@ class Reference:
       outputs: By sink name, `(state, payload)` of each message, instance by instance, in order of arrival.
       rows: By name of each parameterised node: its gradient rows (a ragged message counts its rows; dead rows count too).
       messages: By node name: how many messages arrived at it, on all ports together.
-      mean_loss: The mean over a loss's rows, summed over losses; copies of a loss are one. None without loss rows.
+      mean_loss: The mean of `loss` over instances, as training and evaluation report it. None if the graph has no loss.
     """
 
     loss: float
@@ -67,7 +68,7 @@ def reference(
 
     Args:
       graph: A closed graph.
-      params: A pytree per parameterised node, by name.
+      params: A pytree per parameterised node, by name. Those of a compiled model that no node reads are left out.
       instances: A data set, or a sequence of dictionaries as `InstanceList` takes them.
       gradients: False leaves the gradients out.
       keys: PRNG keys for bodies that take one; None gives them `key=None`, as outside training.
@@ -88,6 +89,7 @@ def reference(
       GraphError: If `eager` can't evaluate a body.
       SettingsError: If the oracle is unknown, or `jit` is combined with the oracle `eager`.
     """
+    params = {node: tree for node, tree in params.items() if node != UNREAD}
     _check(graph, params, jit, oracle)
     if not isinstance(instances, Instances):
         ragged = [name for name, node in graph.pumps.items() if node.op.type.ragged]
@@ -103,18 +105,18 @@ def reference(
             run.run([(node, evaluator.cast(payload), state) for node, payload, state in messages])
             results.append(run.results)
             ended()
-        losses = [loss for result in results for _, loss in result.losses]
+        losses = [loss for result in results for loss in result.losses]
         values = [([x for _, _, x in result.outputs], [x for _, *x in result.metrics]) for result in results]
-        return sum(losses, start=jnp.zeros(())), (values, losses)
+        return sum(losses, start=jnp.zeros(())), values
 
     function = jax.value_and_grad(total, has_aux=True) if gradients else lambda p: (total(p), {})
     with evaluator.scope():
-        (loss, (values, losses)), grads = (jax.jit(function) if jit else function)(evaluator.cast(dict(params)))
+        (loss, values), grads = (jax.jit(function) if jit else function)(evaluator.cast(dict(params)))
         outputs, metrics = _outputs(graph, results, values), _metrics(results, values)
         if oracle == "eager":  # JAX's own arrays of float64 are of use in its 64-bit mode only
             grads = jax.tree.map(np.asarray, grads)
-        mean_loss = _mean_loss([role for result in results for role, _ in result.losses], losses)
         loss = float(loss)
+    has_loss = any(node.kind == "Loss" for node in graph.nodes.values())
     rows = sum((result.rows for result in results), Counter())
     messages = sum((result.messages for result in results), Counter())
     return Reference(
@@ -124,7 +126,7 @@ def reference(
         outputs,
         {name: rows[name] for name in sorted(graph.parameterised)},
         {name: messages[name] for name in graph.nodes},
-        mean_loss,
+        loss / len(pumped) if pumped and has_loss else None,
     )
 
 
@@ -186,14 +188,6 @@ def _metrics(results: Sequence[Results], values: Any) -> dict[str, float]:
         for (name, *_), pair in zip(result.metrics, pairs, strict=True):
             sums[name] = sums.get(name, np.zeros(2)) + np.array(pair, np.float64)
     return {name: float(total / count) if count else float("nan") for name, (total, count) in sums.items()}
-
-
-def _mean_loss(roles: Sequence[str], losses: Sequence[Any]) -> float | None:
-    """The mean over each loss's rows, summed over losses."""
-    parts: dict[str, list[float]] = {}
-    for role, loss in zip(roles, losses, strict=True):
-        parts.setdefault(role, []).append(float(loss))
-    return float(sum(np.mean(rows) for rows in parts.values())) if parts else None
 
 
 def _unpack(graph: Graph, pumped: Mapping[str, Messages], n: int) -> list[list[tuple[Node, Any, StateDict]]]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from ampjax.errors import DataError
 from ampjax.sched.decisions.dispatch import Dispatch
-from ampjax.sched.decisions.parameter_changes import Update
+from ampjax.sched.decisions.parameter_changes import Update, updates_in
 from ampjax.trace.instruments import Instrument
 from ampjax.utils.bounded_reading import parse_json
 
@@ -155,8 +155,8 @@ class UpdateLog(Instrument):
         """
         for dispatch in dispatches:
             for change in dispatch.changes:
-                if isinstance(change, Update):
-                    self._write(change)
+                for update in updates_in(change):
+                    self._write(update)
 
     def abandoned(self, dispatches: Sequence[Dispatch]) -> None:
         """Nodes have been updated as the run was interrupted: those that held an update back.

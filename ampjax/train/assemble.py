@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import optax
 
 from ampjax.devices.allreduce import Device
 from ampjax.engine.executor import Executor
-from ampjax.engine.parameters import NodeTraining
 from ampjax.errors import GraphError, SettingsError
 from ampjax.ir.graph import Graph
-from ampjax.optim.delayed import late
-from ampjax.optim.remedies.discrepancy_correction import track_velocity
 from ampjax.plan.affinity import HostWorkers, assign
 from ampjax.plan.device_packing import Memory
-from ampjax.plan.node_memory import kept_bytes
+from ampjax.plan.node_memory import bytes_of, kept_bytes
 from ampjax.plan.planner import Plan, make_plan
+from ampjax.sched.decisions.parameter_changes import ReplicaSync
 from ampjax.sched.decisions.policy import find_policy
 from ampjax.sched.decisions.scheduler_settings import SchedulerSettings
 from ampjax.train.initial_params import initial_params
+from ampjax.train.optimizers.node_optimizers import Optimizers, optimizers_of
 from ampjax.train.settings import Settings
 
 
@@ -59,12 +59,15 @@ def require_transform(tx: Any) -> None:
         )
 
 
-def scheduler_settings(graph: Graph, settings: Settings) -> SchedulerSettings:
+def scheduler_settings(
+    graph: Graph, settings: Settings, tx: optax.GradientTransformation | None = None
+) -> SchedulerSettings:
     """Makes the scheduler's settings. A node's own options win over the common settings.
 
     Args:
       graph: A closed graph.
       settings: The common settings.
+      tx: The optax transform of nodes without one of their own; None for `optax.adam(1e-3)`.
 
     Raises:
       SettingsError: If `max_staleness`, `drop_staler_than` or `exact_staleness` names a node that has no parameters of its own, or the first
@@ -78,18 +81,35 @@ def scheduler_settings(graph: Graph, settings: Settings) -> SchedulerSettings:
         intervals={n: node.options.min_update_interval or s.min_update_interval for n, node in nodes.items()},
         budgets=_budgets_of(graph, s),
         stalest=_by_node(graph, "drop_staler_than", s.drop_staler_than),
-        stashed=_with_weights("stashed", graph, s),
-        estimated=_with_weights("estimated", graph, s),
+        stashed=stashed_nodes(graph, s),
+        estimated=_estimated(graph, s),
         policy=find_policy(s.policy),
         flush_every=s.flush_every,
-        sync=s.sync_rule,
+        joint=optimizers(graph, s, tx).joint,
+        # Copies of a node that are updated together stay equal.
+        sync=s.sync_rule if s.flush_every is None else ReplicaSync("none"),
     )
+
+
+def stashed_nodes(graph: Graph, settings: Settings) -> tuple[str, ...]:
+    """The nodes whose adjoint uses the forward pass's parameters.
+
+    Args:
+      graph: A closed graph.
+      settings: The common settings.
+    """
+    return _with_weights("stashed", graph, settings)
 
 
 def _with_weights(weights: str, graph: Graph, settings: Settings) -> tuple[str, ...]:
     """The nodes whose adjoint uses such parameters: of those with a table none does, as a look-up's gradient does not depend on the rows."""
     nodes = graph.parameterised.items()
     return tuple(n for n, node in nodes if (node.options.weights or settings.weights) == weights and node.table is None)
+
+
+def _estimated(graph: Graph, settings: Settings) -> tuple[str, ...]:
+    """The nodes whose adjoint uses an estimate of the forward pass's parameters. In rounds these are the current ones."""
+    return _with_weights("estimated", graph, settings) if settings.flush_every is None else ()
 
 
 def delays_of(graph: Graph, settings: Settings) -> dict[str, int]:
@@ -169,44 +189,36 @@ def plan_for(
       SettingsError: If a placement is wrong, or needs more memory than devices have.
     """
     s, limit = settings, settings.device_memory
-    memory = (
-        None if limit is None else Memory(limit, kept_bytes(graph, transforms=_transforms(graph, s, tx)), device_of)
-    )
+    memory = None if limit is None else Memory(limit, _kept_bytes(graph, s, tx), device_of)
     placed = assign(graph, s.workers, s.affinity, s.seed, memory=memory, hosts=hosts)
     return make_plan(graph, placed, device_of, s.fuse)
 
 
-def node_training(graph: Graph, settings: Settings, tx: optax.GradientTransformation | None) -> dict[str, NodeTraining]:
-    """How each node is trained: as its own options say, or else as the settings say.
+def _kept_bytes(graph: Graph, settings: Settings, tx: optax.GradientTransformation | None) -> dict[str, int]:
+    """Bytes that each node keeps on its device; the optimizer state of a joint group is with its first node."""
+    trained = optimizers(graph, settings, tx)
+    transforms = {name: own.tx or optax.identity() for name, own in trained.training.items()}
+    sizes = kept_bytes(graph, transforms=transforms)
+    for group in trained.groups:
+        bodies = {role: graph.nodes[names[0]].op.body for role, names in group.nodes.items()}
+        shapes = {role: jax.eval_shape(body.init, jax.random.key(0)) for role, body in bodies.items()}
+        unread = dict(graph.unread) if group.updates_unread else {}
+        sizes[group.names[0]] += bytes_of(jax.eval_shape(group.transform.init, shapes, unread))
+    return sizes
+
+
+def optimizers(graph: Graph, settings: Settings, tx: optax.GradientTransformation | None) -> Optimizers:
+    """Tells how each node is trained: as its own options say, or else as the settings say.
 
     Args:
       graph: A closed graph.
       settings: The common settings.
       tx: The optax transform of nodes without one of their own; None for `optax.adam(1e-3)`.
+
+    Raises:
+      SettingsError: If a transform does not fit the parameters that it is to update.
     """
-    estimated, transforms = _with_weights("estimated", graph, settings), _transforms(graph, settings, tx)
-    return {
-        name: NodeTraining(
-            transforms[name], node.options.gradient or settings.gradient, node.table, estimates=name in estimated
-        )
-        for name, node in graph.parameterised.items()
-    }
-
-
-def _transforms(graph: Graph, settings: Settings, tx: optax.GradientTransformation | None) -> dict[str, Any]:
-    """The transform of each node with parameters of its own, with what settings add to it."""
-    default, delays = tx if tx is not None else optax.adam(1e-3), delays_of(graph, settings)
-    estimated = set(_with_weights("estimated", graph, settings))
-    known: dict[tuple[int, int, bool], Any] = {}  # one for nodes alike, so that they share kernels
-    made = {}
-    for name, node in graph.parameterised.items():
-        own, delay, estimates = node.options.tx or default, delays.get(name, 0), name in estimated
-        key = id(own), delay, estimates
-        if key not in known:
-            known[key] = late(own, delay)
-            known[key] = track_velocity(known[key], settings.velocity_decay) if estimates else known[key]
-        made[name] = known[key]
-    return made
+    return optimizers_of(graph, settings, tx, delays_of(graph, settings), frozenset(_estimated(graph, settings)))
 
 
 def make_executor(
@@ -228,6 +240,7 @@ def make_executor(
     Raises:
       ParameterError: If parameters do not fit the graph, or are not finite.
     """
-    training = node_training(plan.graph, settings, tx)
+    trained = optimizers(plan.graph, settings, tx)
     start = initial_params(plan.graph, params, settings.seed)
-    return Executor(plan, start, training, devices, scheduler_settings(plan.graph, settings).stashed)
+    stashed = stashed_nodes(plan.graph, settings)
+    return Executor(plan, start, trained.training, devices, stashed, trained.groups)

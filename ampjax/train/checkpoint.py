@@ -17,6 +17,8 @@ from ampjax.errors import DataError
 from ampjax.parallel import runner_files
 from ampjax.sched.updates.counters import UpdateCounters
 from ampjax.sparse.table.sharded_table import Table
+from ampjax.sparse.table.table_parts import part_of_all
+from ampjax.train.optimizers.optimizer_state import parts_of
 from ampjax.train.position import Position
 
 
@@ -57,11 +59,13 @@ def save(
     """
     notes = {"updates": updates.state(), "rng": position.rng.bit_generator.state, "virtual_ns": position.virtual_ns}
     notes |= {"accumulated": position.accumulated}
+    notes["optimizers"] = _optimizers(store)
     notes |= {} if fit is None else {"fit": fit}
     rows = {node: gradients.joined() for node, gradients in store.tables.items()}
     if rows:
         notes["waiting"] = {node: [len(rows[node][0]), own.n_new] for node, own in store.tables.items()}
-    runner_files.save(folder, position.epochs, dict(store.params), _beside(store, rows), tables_of(store), notes)
+    tables = {node: part_of_all(table) for node, table in tables_of(store).items()}
+    runner_files.save(folder, position.epochs, dict(store.params), _beside(store, rows), tables, notes)
 
 
 def restore(folder: str | Path, store: AnyStore, updates: UpdateCounters, position: Position) -> None:
@@ -96,8 +100,10 @@ def read(folder: str | Path, store: AnyStore, updates: UpdateCounters, position:
     Raises:
       Exception: As `restore`.
     """
-    like = {node: [table] for node, table in tables_of(store).items()}
-    saved = runner_files.load(folder, dict(store.params), _beside(store, _rows_like(folder, store)), like)
+    like = {node: [_like(node, table)] for node, table in tables_of(store).items()}
+    rows = _rows_like(folder, store)
+    _check_optimizers(folder, store)
+    saved = runner_files.load(folder, dict(store.params), _beside(store, rows), like)
     notes = _checked_notes(folder, saved.notes, updates.state(), position.rng)
     return Saved(saved, notes, notes.get("fit"))
 
@@ -121,6 +127,32 @@ def apply(saved: Saved, store: AnyStore, updates: UpdateCounters, position: Posi
     position.rng.bit_generator.state = notes["rng"]
     position.epochs, position.virtual_ns = files.step, notes["virtual_ns"]
     position.accumulated = notes.get("accumulated", 0)  # checkpoints of before have none
+
+
+def _optimizers(store: AnyStore) -> dict[str, str]:
+    """The parts of each optimizer's state, by name."""
+    return {name: parts_of(state) for name, state in store.opt_state.items()}
+
+
+def _check_optimizers(folder: str | Path, store: AnyStore) -> None:
+    """Checks that a checkpoint's optimizers are the trainer's, as far as their states tell.
+
+    Raises:
+      DataError: If not.
+    """
+    notes = runner_files.notes_of(folder)
+    saved = notes.get("optimizers") if isinstance(notes, dict) else None
+    if not isinstance(saved, dict):
+        return
+    tables = {*store.tables, *(notes.get("waiting") or {})}  # of these the files tell
+    for name, expected in _optimizers(store).items():
+        if name in tables:
+            continue
+        got = f"{saved.get(name, expected)}"  # of another graph the files tell
+        if got != expected:
+            where = f"checkpoint `{folder}`, optimizer of `{name}`"
+            fix = "Make the trainer with the optimizer and mode of the one that saved it; or begin with its parameters alone."
+            raise DataError(where, f"the state {expected:.120}", f"{got:.120}", fix)
 
 
 def _checked_notes(folder: str | Path, notes: Any, like: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:
@@ -147,6 +179,13 @@ def _same_form(value: Any, like: Any) -> bool:
         same = isinstance(value, Mapping) and value.keys() == like.keys()
         return same and all(_same_form(value[name], part) for name, part in like.items())
     return type(value) in (int, float, bool) if isinstance(like, int | float) else isinstance(value, type(like))
+
+
+def _like(node: str, table: Table) -> runner_files.Like:
+    """How a node's table is loaded: one parameter's rows, as the node's table has them."""
+    shapes = {node: table.shape}
+    states = {node: table.rule.state}
+    return runner_files.Like(table.transform, table.settings, shapes, states, table.dtype)
 
 
 def tables_of(store: AnyStore) -> dict[str, Table]:

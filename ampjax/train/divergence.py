@@ -1,18 +1,14 @@
-"""A training loss that is not finite: warns of it, with the nodes whose parameters are lost and where the values may have come from."""
+"""A training loss or parameters that are not finite: warns of them, with the nodes that are lost and where the values may have come from."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Sequence
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ampjax.drivers.controller import LoopInstances, batches_of
-from ampjax.optim.node_update import trainable
 from ampjax.train.training_data import AnyInstances
 
 SHOWN = 6
@@ -22,38 +18,39 @@ SEARCHED_TOGETHER = 256
 """How many instances are searched for such values at a time."""
 
 
-def warn_of(loss: float, where: str, params: Callable[[], Mapping[str, Any]], data: AnyInstances) -> bool:
-    """Warns if a training loss is not finite.
+def warn_of(loss: float, where: str, lost: Sequence[str], data: AnyInstances, stops: bool) -> bool:
+    """Warns if a training loss is not finite, or parameters are not.
 
     The warning names the nodes whose parameters are lost, and the first instance that pumps a value that is not finite.
 
     Args:
       loss: The epoch's mean loss.
       where: What the warning calls the epoch.
-      params: Gives parameters by node name, as they are now: it is called only if the loss is not finite, as hosts must send them.
+      lost: The nodes of whose parameters some are not finite.
       data: What was trained on.
+      stops: Whether training ends if parameters are lost.
 
     Returns:
-      Whether the loss is not finite.
+      Whether it has warned.
     """
-    if math.isfinite(loss):
+    if math.isfinite(loss) and not lost:
         return False
-    lost = [f"`{node}`" for node, tree in params().items() if not _finite(tree)]
-    named = ", ".join(lost[:SHOWN]) + (f" and {len(lost) - SHOWN} more" if len(lost) > SHOWN else "")
-    nodes = f"; parameters of {named} are not finite any more" if lost else ""
+    names = [f"`{node}`" for node in lost]
+    named = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+    nodes = f"parameters of {named} are not finite any more" if lost else ""
+    found = f"expected a finite training loss, got {loss}{'; ' if nodes else ''}{nodes}"
+    if math.isfinite(loss):
+        found = f"expected finite parameters, got others: {nodes} (the training loss is {loss})"
     bad = None if isinstance(data, LoopInstances) else _first_bad(data)
     cause = "" if bad is None else f" Instance {bad[0]} pumps a value that is not finite to `{bad[1]}`."
+    ends = " Training ends here, since nothing that follows would be a number; `fit(..., stop_on_nan=False)` goes on."
     warnings.warn(
-        f"{where}: expected a finite training loss, got {loss}{nodes}.{cause} Look at payloads and labels, and for a maximum of nothing; lower the learning rate, or let the "
+        f"{where}: {found}.{ends if lost and stops else ''}{cause} Look at payloads and labels, and for a maximum of nothing; lower the learning rate, or let the "
         "optimizer leave such gradients out (`optax.apply_if_finite`); begin again from earlier parameters, or from what `trainer.save` wrote.",
         RuntimeWarning,
         stacklevel=2,
     )
     return True
-
-
-def _finite(tree: Any) -> bool:
-    return all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(trainable(tree)))
 
 
 def _first_bad(data: AnyInstances) -> tuple[int, str] | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +22,7 @@ class Epoch:
 
     Args:
       epoch: Its number, from 1.
-      train: Training metrics by name: `loss`, and the metrics that the losses' bodies return.
+      train: Training metrics by name: `loss`, the mean over instances of what is minimised, and the metrics that the losses' bodies return.
       valid: Validation metrics by name; empty if there was no validation.
       train_per_s: Training examples per second.
       valid_per_s: Validation examples per second.
@@ -80,12 +82,14 @@ class History:
     Args:
       epochs: One record per epoch.
       interrupted: True if the run was ended by Ctrl-C.
+      diverged: True if the run was ended since parameters were not finite any more.
       settings: The run's settings, for the record.
       resumed: For each time that the run was resumed from a snapshot: the number of the `epoch`, and how many of its `instances` had ended.
     """
 
     epochs: list[Epoch] = field(default_factory=list)
     interrupted: bool = False
+    diverged: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
     resumed: list[dict[str, int]] = field(default_factory=list)
 
@@ -95,11 +99,12 @@ class History:
     def __getitem__(self, i: int) -> Epoch:
         return self.epochs[i]
 
-    def best(self, metric: str = "accuracy") -> float:
-        """Finds the best validation value of a metric: the smallest of losses and errors, the largest of all others.
+    def best(self, metric: str = "accuracy", *, smallest: bool | None = None) -> float:
+        """Finds the best validation value of a metric.
 
         Args:
           metric: The metric's name, without `valid_`.
+          smallest: Whether smaller values are better; None lets the name tell (see `falls`).
 
         Returns:
           The value.
@@ -114,19 +119,23 @@ class History:
                 f"no validation metric {metric!r}: "
                 + (f"there are {known}" if known else "no epoch was validated; pass validation data to `fit`")
             )
-        return best(values, metric)
+        return best(values, metric, smallest)
 
-    def first_to(self, target: float, metric: str = "accuracy") -> Epoch | None:
-        """Finds the first epoch whose validation metric has reached a target: from above for losses and errors, from below for all others.
+    def first_to(self, target: float, metric: str = "accuracy", *, smallest: bool | None = None) -> Epoch | None:
+        """Finds the first epoch whose validation metric has reached a target: from above where smaller values are better, else from below.
 
         Args:
           target: The target.
           metric: The metric's name, without `valid_`.
+          smallest: Whether smaller values are better; None lets the name tell (see `falls`).
 
         Returns:
           The epoch's record; None if there is no such epoch.
         """
-        return next((e for e in self.epochs if metric in e.valid and reaches(e.valid[metric], target, metric)), None)
+        for epoch in self.epochs:
+            if metric in epoch.valid and reaches(epoch.valid[metric], target, metric, smallest):
+                return epoch
+        return None
 
     def records(self) -> list[dict[str, Any]]:
         """Gives one dictionary per epoch, with the settings.
@@ -192,27 +201,73 @@ class History:
     def _remarks(self) -> list[str]:
         """What was out of the ordinary."""
         places = [f"{place['instances']} instances into epoch {place['epoch']}" for place in self.resumed]
-        return [*(["interrupted"] if self.interrupted else []), *(f"resumed {place}" for place in places)]
+        ends = [word for word in ("interrupted", "diverged") if getattr(self, word)]
+        return [*ends, *(f"resumed {place}" for place in places)]
+
+
+SMALLER_IS_BETTER = frozenset(
+    [
+        "bce",
+        "bpc",
+        "bpd",
+        "brier",
+        "cer",
+        "crossentropy",
+        "deviance",
+        "distance",
+        "divergence",
+        "entropy",
+        "er",
+        "err",
+        "error",
+        "errors",
+        "kl",
+        "loss",
+        "losses",
+        "mae",
+        "mape",
+        "miss",
+        "mse",
+        "nll",
+        "nmse",
+        "perplexity",
+        "ppl",
+        "regret",
+        "residual",
+        "rmse",
+        "rmsle",
+        "rse",
+        "ser",
+        "smape",
+        "ter",
+        "wer",
+        "xent",
+    ]
+)
+"""Words in the names of metrics of which smaller values are better."""
 
 
 def falls(metric: str) -> bool:
-    """Tells whether smaller values of a metric are better: those of losses and errors.
+    """Tells whether smaller values of a metric are better, by its name: those of losses, errors, likelihoods that are negated, and the like.
 
     Args:
-      metric: The metric's name.
+      metric: The metric's name, such as `nll`, `valid_loss`, `word_error_rate` or `RMSE`.
 
     Returns:
-      True if so.
+      True if one of the words in it is in `SMALLER_IS_BETTER`, or it contains `loss` or `error`.
     """
-    return "loss" in metric or "error" in metric
+    name = metric.lower()
+    words = re.split(r"[^a-z]+", name)
+    return "loss" in name or "error" in name or "cross_entropy" in name or not SMALLER_IS_BETTER.isdisjoint(words)
 
 
-def best(values: Iterable[float], metric: str) -> float:
-    """Gives the best of a metric's values: the smallest of losses and errors, the largest of all others.
+def best(values: Iterable[float], metric: str, smallest: bool | None = None) -> float:
+    """Gives the best of a metric's values; those that are no numbers only if there are no others.
 
     Args:
       values: The metric's values, at least one.
       metric: The metric's name.
+      smallest: Whether smaller values are better; None lets the name tell.
 
     Returns:
       The best value.
@@ -220,21 +275,26 @@ def best(values: Iterable[float], metric: str) -> float:
     Raises:
       ValueError: If there is no value.
     """
-    return min(values) if falls(metric) else max(values)
+    every = list(values)
+    numbers = [value for value in every if not math.isnan(value)]
+    is_smaller_better = falls(metric) if smallest is None else smallest
+    return (min if is_smaller_better else max)(numbers or every)
 
 
-def reaches(value: float, target: float, metric: str) -> bool:
-    """Tells whether a metric's value is as good as a target: not above it for losses and errors, not below it for all others.
+def reaches(value: float, target: float, metric: str, smallest: bool | None = None) -> bool:
+    """Tells whether a metric's value is as good as a target: not above it where smaller values are better, else not below it.
 
     Args:
       value: The metric's value.
       target: The target.
       metric: The metric's name.
+      smallest: Whether smaller values are better; None lets the name tell.
 
     Returns:
       True if it is.
     """
-    return value <= target if falls(metric) else value >= target
+    is_smaller_better = falls(metric) if smallest is None else smallest
+    return value <= target if is_smaller_better else value >= target
 
 
 def _seconds(value: float) -> str:

@@ -13,15 +13,17 @@ import optax
 from ampjax.devices.allreduce import Device
 from ampjax.errors import GraphError
 from ampjax.hosts.hosted_executor import HostedExecutor
+from ampjax.hosts.hosted_groups import Together
 from ampjax.hosts.hosts import Hosts
 from ampjax.hosts.starting.in_processes import start_processes
 from ampjax.hosts.starting.in_threads import start_threads
 from ampjax.hosts.starting.make_host import HostProgram
 from ampjax.ir.host_tables import HostTable
+from ampjax.optim.joint.params_form import UNREAD
 from ampjax.plan.planner import Plan
 from ampjax.sparse.table.sharded_table import Table
 from ampjax.sparse.table.travelling_table import TravellingTable
-from ampjax.train.assemble import node_training, scheduler_settings
+from ampjax.train.assemble import optimizers, stashed_nodes
 from ampjax.train.initial_params import initial_params
 from ampjax.train.settings import Settings
 
@@ -62,21 +64,25 @@ def start_hosts(
     tables = {
         name: _sent(name, node.table) for name, node in plan.graph.parameterised.items() if node.table is not None
     }
-    training = node_training(plan.graph, settings, tx)
+    trained = optimizers(plan.graph, settings, tx)
+    training = dict(trained.training)
     training |= {name: replace(training[name], table=table.without_rows()) for name, table in tables.items()}
+    start = jax.tree.map(np.asarray, initial_params(plan.graph, params, settings.seed))
+    unread = start.pop(UNREAD, {})
     program = HostProgram(
         plan.graph,
         dict(plan.worker_of),
         plan.spaces,
         settings.fuse,
         hosts.host_of_space,
-        jax.tree.map(np.asarray, initial_params(plan.graph, params, settings.seed)),
+        start,
         training,
-        scheduler_settings(plan.graph, settings).stashed,
+        stashed_nodes(plan.graph, settings),
     )
+    together = Together(trained.groups, unread, devices[0])
     if hosts.kind == "threads":
-        return start_threads(program, plan, hosts, devices, tables)
-    return start_processes(program, plan, hosts, tables)
+        return start_threads(program, plan, hosts, devices, tables, together)
+    return start_processes(program, plan, hosts, tables, together)
 
 
 def _sent(node: str, table: HostTable) -> TravellingTable:

@@ -13,6 +13,7 @@ import numpy as np
 
 from ampjax.errors import ParameterError
 from ampjax.ir.graph import Graph
+from ampjax.optim.joint.params_form import UNREAD
 
 
 def initial_params(graph: Graph, given: Mapping[str, Any], seed: int) -> dict[str, Any]:
@@ -26,12 +27,13 @@ def initial_params(graph: Graph, given: Mapping[str, Any], seed: int) -> dict[st
       seed: Of the PRNG keys.
 
     Returns:
-      A pytree of JAX arrays for each parameterised node, by name; `()` for those whose parameters are a table in host memory.
+      A pytree of JAX arrays for each parameterised node, by name; `()` for those whose parameters are a table in host memory. Leaves of a
+      compiled model's parameters that no node reads are there under the name `UNREAD`.
 
     Raises:
       ParameterError: If given parameters are of no node, do not fit, or hold values that are not finite.
     """
-    _require_known(graph.parameterised, given)
+    _require_known([*graph.parameterised, *([UNREAD] if graph.unread else [])], given)
     params, first_of = {}, dict[str, Any]()
     for name, node in graph.parameterised.items():
         if node.table is not None:
@@ -42,6 +44,8 @@ def initial_params(graph: Graph, given: Mapping[str, Any], seed: int) -> dict[st
         first = first_of.setdefault(node.role, initial)
         value = initial if first is initial else check_like(name, initial, deepcopy(first))
         params[name] = check_like(name, value, given.get(name, value))
+    if graph.unread:
+        params[UNREAD] = check_like(UNREAD, dict(graph.unread), given.get(UNREAD, dict(graph.unread)))
     return params
 
 

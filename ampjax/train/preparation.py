@@ -251,6 +251,7 @@ class Preparation:
         store = self._executor.store
         return [
             *(partial(store.warm_update, node) for node in self._plan.graph.parameterised),
+            *(partial(store.warm_group, name) for name in self._scheduler.settings.joint),
             *(partial(store.warm_average, nodes) for nodes in self._scheduler.rounds.replicas.groups.values()),
         ]
 

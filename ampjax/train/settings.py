@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,8 +44,8 @@ class Settings:
       exact_staleness: The exact staleness, in updates of its node, with which each gradient is applied; for all nodes or for some by name.
         Such a node updates as with `max_staleness=0`, so its gradients arrive fresh, and are applied so many updates later
         (`ampjax.optim.delayed`).
-      mode: `async`: nodes update themselves (AMPNet, figure 1c). `pipeline`: `max_active_keys` instances, then every node updates (figure
-        1b). `sync`: one instance, then every node updates (figure 1a).
+      mode: `async`: nodes update themselves, each with an optimizer of its own (AMPNet, figure 1c). `pipeline`: `max_active_keys` instances, then
+        a step of one optimizer for all parameters (figure 1b). `sync`: one instance, then such a step (figure 1a).
       workers: Number of workers; each has a device if there are enough, else they share.
       affinity: The rule that places nodes on workers: `default`, `paper`, `coloured`, a mapping or a function (see `plan.affinity`). A
         mapping has a worker's number for each node, or the name of a host (`host1`, or `host1:1` for its second worker).
@@ -56,8 +56,11 @@ class Settings:
         `estimated`, the current ones less their velocity times the staleness (PipeMare's T2), for one more copy of the parameters.
       velocity_decay: With estimated weights, D of PipeMare, in [0, 1): a change's weight in the velocity falls by this factor in as many updates as
         gradients are late. The default, e⁻², gives the changes the mean age of those since the forward pass; 0 takes the last change.
-      gradient: `mean` or `sum` over the accumulated gradient rows.
-      replica_sync: `epoch`, `none`, `("every_k", k)` or `("message", k)`: see `ReplicaSync`.
+      gradient: `mean` or `sum`: over the accumulated gradient rows of each node in asynchronous mode, else over the examples of a round.
+      frozen: Nodes whose parameters stay as they are, by name; of a compiled model the keys of its parameters, or the names given to
+        `amp.node`. Optimizers don't see them: a global norm, for one, is without their gradients.
+      replica_sync: In asynchronous mode: `epoch`, `none`, `("every_k", k)` or `("message", k)`: see `ReplicaSync`. In the others all copies of
+        a node make each step together.
       memory_limit: The most bytes of payloads on one device; by default half of its memory (CPU devices share the host's memory).
       device_memory: Bytes that nodes may keep on one device: parameters, gradients and optimizer state (with Adam four times the
         weights). Nodes are placed so that they fit; if they can't, there is an error. None sets no limit.
@@ -89,6 +92,7 @@ class Settings:
     weights: str = "current"
     velocity_decay: float = 0.135
     gradient: str = "mean"
+    frozen: Sequence[str] = ()
     replica_sync: str | tuple[str, int] = "epoch"
     memory_limit: int | None = None
     device_memory: int | None = None
@@ -131,6 +135,9 @@ class Settings:
             fix = "0.135 is usual; 0 takes the last change for the velocity."
             raise SettingsError("setting `velocity_decay`", "a number in [0, 1)", f"{self.velocity_decay!r}", fix)
         one_of("gradient", self.gradient, ("mean", "sum"))
+        if isinstance(self.frozen, str) or not all(isinstance(name, str) for name in self.frozen):
+            fix = 'Write `frozen=("embed",)`, also for one.'
+            raise SettingsError("setting `frozen`", "names of nodes", f"{self.frozen!r}", fix)
         find_policy(self.policy)
         self.sync_rule  # noqa: B018 (raises if it is not one)
 

@@ -28,6 +28,8 @@ from ampjax.train import checkpoint
 from ampjax.train.assemble import require_closed, require_transform
 from ampjax.train.history import Epoch, History
 from ampjax.train.initial_params import check_params
+from ampjax.train.optimizers.node_optimizers import check_by_node
+from ampjax.train.optimizers.optimizer_state import OptimizerState
 from ampjax.train.predictions import Predictions
 from ampjax.train.runs import single_passes
 from ampjax.train.runs.begin_fit import begin_fit
@@ -111,6 +113,8 @@ class Trainer:
             graph, given, tx, params=params, controller=controller, devices=devices, cost=cost, hosts=places
         )
         self.settings, self.plan = self.session.settings, self.session.plan
+        self._optimizer_state = OptimizerState(self.session.executor.store)
+        self._tx, self._is_checked = tx, False
         when = snapshots_from(snapshot)
         self.keeper = None if when is None else Keeper(self.session, when)
 
@@ -135,8 +139,26 @@ class Trainer:
             store.set_params(node, value)
 
     @property
+    def opt_state(self) -> dict[str, Any]:
+        """The optimizers' states, as optax has them, by node; of nodes that one optimizer updates together once, under `all nodes`.
+
+        In synchronous and pipeline mode nodes without a transform of their own are updated together wherever it matters, for example with a
+        global norm. Arrays are read-only copies. Entries of dictionaries, such as hyperparameters, can be assigned, and hold from the next
+        training on, also in a callback of `fit`: `trainer.opt_state["all nodes"].hyperparams["learning_rate"] = 1e-4`. Other
+        changes need an assignment: `trainer.opt_state = states`, where `states` has all or some of the names.
+
+        Raises:
+          ParameterError: If what is assigned is another optimizer's state, or does not fit. Nothing is changed then.
+        """
+        return self._optimizer_state.read()
+
+    @opt_state.setter
+    def opt_state(self, states: Mapping[str, Any]) -> None:
+        self._optimizer_state.write(states)
+
+    @property
     def gradients(self) -> dict[str, tuple[Any, int]]:
-        """The gradients that each node has accumulated since its last update: the sum of its gradient rows, and their number."""
+        """The gradients that each node has accumulated since its last update: the sum of its gradient rows, in float32 at least, and their number."""
         counts, store = self.session.scheduler.updates.counts, self.session.executor.store
         sums = {**store.accumulators, **{node: own.dense() for node, own in store.tables.items()}}
         return {node: (jax.tree.map(np.asarray, tree), counts[node]) for node, tree in sums.items()}
@@ -155,6 +177,7 @@ class Trainer:
           DataError: If the folder holds anything else, or is the one in which the program runs.
         """
         session = self.session
+        self._optimizer_state.take_over()
         checkpoint.save(folder, session.executor.store, session.scheduler.updates, session.position)
 
     def restore(self, folder: str | Path) -> None:
@@ -249,6 +272,7 @@ class Trainer:
         record: str | Path | None = None,
         update_log: str | Path | None = None,
         resume: bool = False,
+        stop_on_nan: bool = True,
     ) -> History:
         """Trains for some epochs and validates after each.
 
@@ -269,9 +293,11 @@ class Trainer:
             data that the run began with. In synchronous and pipeline mode and in virtual time (`cost`), the result has the same bits as a
             run with these snapshots that was not killed. In real time an asynchronous run continues with another legal schedule, and its
             recording with it.
+          stop_on_nan: Whether training ends with the epoch after which parameters are not finite any more: nothing that follows would be a
+            number. No snapshot is taken of them.
 
         Returns:
-          The history; shorter, with `interrupted` set, after Ctrl-C or a cancellation.
+          The history; shorter, with `interrupted` set, after Ctrl-C or a cancellation, and with `diverged` set if parameters were lost.
 
         Raises:
           SettingsError: If there is no training instance, `epochs` < 1, there is nothing to resume from, or snapshots depend on a clock
@@ -284,19 +310,24 @@ class Trainer:
           DeadlockError: If messages wait for others that never come.
           LimitError: If a single instance does not fit into the memory limit.
           MessageError: If a message, payload or state function does not fit.
+
+        Warns:
+          RuntimeWarning: Once in a call each: if the training loss or parameters are not finite; in asynchronous mode, if a node has made
+            fewer than two updates in an epoch, or its gradients were more than ten updates late in the mean. It says what to change.
         """
         if epochs < 1:
             raise SettingsError("fit, `epochs`", "at least 1", f"{epochs}", "Train for one epoch or more.")
+        self._before_training()
         history = history if history is not None else History(settings=dict(label or {}))
         data, held_out = self.session.train_and_valid(train, valid)
         part = None if record is None else "bytes"
         run, place = begin_fit(self.session, self.keeper, data, held_out, history, resume, recording=part)
         with Reporter(progress) as reporter:
             while True:
-                run.trace, run.reporter = trace, reporter
+                run.trace, run.reporter, run.stop_on_nan = trace, reporter, stop_on_nan
                 try:
                     with recorded(run, record, epochs, place), logged(run, update_log):
-                        await run.run(epochs, [partial(callback, self) for callback in callbacks])
+                        await run.run(epochs, [partial(self._call_back, callback) for callback in callbacks])
                     return history
                 except (HostDiedError, HostUnreachableError) as error:
                     if self.keeper is None or (self._hosted is not None and self._hosted.fleet.is_closed):
@@ -305,27 +336,52 @@ class Trainer:
                     self.restart_hosts()
                     run, place = begin_fit(self.session, self.keeper, data, held_out, history, True, recording=part)
 
-    def evaluate(self, data: Data, *, progress: bool | None = None) -> dict[str, float]:
+    def _call_back(self, callback: Callback, epoch: Epoch) -> Any:
+        """Calls a callback, whose assignments to `opt_state` hold from then on."""
+        result = callback(self, epoch)
+        self._optimizer_state.take_over()
+        return result
+
+    def _before_training(self) -> None:
+        """Checks, once, that the optimizer can be each node's own; and puts what was assigned to `opt_state` into the states.
+
+        Raises:
+          SettingsError: If the optimizer can't.
+        """
+        if not self._is_checked and self.settings.mode == "async":
+            check_by_node(self.graph, self._tx, self.settings.frozen)
+        self._is_checked = True
+        self._optimizer_state.take_over()
+
+    def evaluate(
+        self, data: Data, *, params: Mapping[str, Any] | None = None, progress: bool | None = None
+    ) -> dict[str, float]:
         """Computes the mean loss and the metrics over some instances; nothing is trained.
 
         Args:
           data: The instances.
+          params: Parameters by node name to use in place of the trainer's own, for all nodes or some: for example averaged ones.
           progress: Whether to show progress; by default where kernels may have to be compiled, the first time.
 
         Returns:
-          By name: `loss`, the mean over rows, and the metrics that the losses' bodies return.
+          By name: `loss`, the mean over instances of what is minimised (of a compiled model, of what its function returns), and the metrics that
+          the losses' bodies return.
 
         Raises:
           SettingsError: If there is no instance.
+          ParameterError: If a node is unknown, or its parameters do not fit.
           Exception: As `fit_async`.
         """
-        return blocking(self.evaluate_async(data, progress=progress))
+        return blocking(self.evaluate_async(data, params=params, progress=progress))
 
-    async def evaluate_async(self, data: Data, *, progress: bool | None = None) -> dict[str, float]:
+    async def evaluate_async(
+        self, data: Data, *, params: Mapping[str, Any] | None = None, progress: bool | None = None
+    ) -> dict[str, float]:
         """Computes the mean loss and the metrics over some instances; see `evaluate`.
 
         Args:
           data: The instances.
+          params: As for `evaluate`.
           progress: Whether to show progress; by default where kernels may have to be compiled, the first time.
 
         Returns:
@@ -336,13 +392,16 @@ class Trainer:
         """
         instances = self.session.instances(data)
         with self._reporter(progress, instances, "losses") as reporter:
-            return await single_passes.evaluate(self.session, instances, reporter)
+            return await single_passes.evaluate(self.session, instances, reporter, self._checked(params))
 
-    def predict(self, data: Data, *, progress: bool | None = None) -> dict[str, Predictions]:
+    def predict(
+        self, data: Data, *, params: Mapping[str, Any] | None = None, progress: bool | None = None
+    ) -> dict[str, Predictions]:
         """Computes the messages that arrive at each sink. Losses are left out, so no labels are needed.
 
         Args:
           data: The instances; of a compiled model without labels, what `compiled.data(instances, labels=False)` gives.
+          params: Parameters by node name to use in place of the trainer's own, for all nodes or some.
           progress: Whether to show progress; by default where kernels may have to be compiled, the first time.
 
         Returns:
@@ -351,15 +410,19 @@ class Trainer:
         Raises:
           GraphError: If the graph has no sink.
           SettingsError: If there is no instance.
+          ParameterError: If a node is unknown, or its parameters do not fit.
           Exception: As `fit_async`.
         """
-        return blocking(self.predict_async(data, progress=progress))
+        return blocking(self.predict_async(data, params=params, progress=progress))
 
-    async def predict_async(self, data: Data, *, progress: bool | None = None) -> dict[str, Predictions]:
+    async def predict_async(
+        self, data: Data, *, params: Mapping[str, Any] | None = None, progress: bool | None = None
+    ) -> dict[str, Predictions]:
         """Computes the messages that arrive at each sink; see `predict`.
 
         Args:
           data: The instances.
+          params: As for `predict`.
           progress: Whether to show progress; by default where kernels may have to be compiled, the first time.
 
         Returns:
@@ -370,7 +433,12 @@ class Trainer:
         """
         instances = self.session.instances(data, labels=False)
         with self._reporter(progress, instances, "sinks") as reporter:
-            return await single_passes.predict(self.session, instances, reporter)
+            return await single_passes.predict(self.session, instances, reporter, self._checked(params))
+
+    def _checked(self, params: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Parameters to be used in place of the trainer's own."""
+        store = self.session.executor.store
+        return check_params(store.params, params or {}, store.tables) if params else {}
 
     def _reporter(self, progress: bool | None, data: AnyInstances, purpose: str) -> Reporter:
         """Shows how far an inference is, if that was asked for; if nothing was said, where something may have to be compiled."""
@@ -385,13 +453,16 @@ class Trainer:
           trace: Gets a record of each worker's time.
 
         Returns:
-          The metrics, and `loss_sum`: the loss summed over all rows, whose gradients `gradients` has.
+          The metrics, as `evaluate` gives them, and `loss_sum`: the loss summed over all instances, whose gradients `gradients` has.
 
         Raises:
           SettingsError: If there is no instance.
           Exception: As `fit_async`.
         """
-        return blocking(single_passes.accumulate(self.session, self.session.instances(data), update, trace))
+        instances = self.session.instances(data)
+        if update:
+            self._before_training()
+        return blocking(single_passes.accumulate(self.session, instances, update, trace))
 
     # What has been counted
 

@@ -69,13 +69,14 @@ def _halves(ranked: Sequence[Trial]) -> tuple[list[Trial], list[Trial]]:
 def standings(trials: Sequence[Trial]) -> list[Trial]:
     """Ranks trials: those that have reached the target before the others, and each of the two groups by `slowness`.
 
-    Behind them come those that have not trained yet, and those that have diverged.
+    One that has become worse again after it reached the target is not among the first group. Last come those that have not trained yet, and
+    those that have diverged.
 
     Args:
       trials: The trials.
     """
     slow = dict(zip(trials, slowness(trials), strict=True))
-    return sorted(trials, key=lambda t: (t.to_target is None, slow[t], t.pieces > 0 and t.has_diverged))
+    return sorted(trials, key=lambda t: (t.to_target is None or t.falls_back, slow[t], t.pieces > 0 and t.has_diverged))
 
 
 def slowness(trials: Sequence[Trial]) -> list[float]:
@@ -125,8 +126,10 @@ def _round(
 
 
 def _may_win(trial: Trial, trials: Sequence[Trial]) -> bool:
-    """Whether a trial can still reach the target sooner than all that have reached it."""
-    if trial.to_target is not None or (trial.pieces and trial.has_diverged):
+    """Whether a trial can still reach the target sooner than all that have reached it; or has reached it, and it is not yet seen whether it stays."""
+    if trial.pieces and trial.has_diverged:
         return False
-    best = min((reached[0] for other in trials if (reached := other.to_target) is not None), default=float("inf"))
-    return trial.seconds[-1] < best
+    if trial.to_target is not None:
+        return not trial.is_confirmed
+    reached = [other.to_target for other in trials if not other.falls_back]
+    return trial.seconds[-1] < min((seconds for seconds, _ in filter(None, reached)), default=math.inf)

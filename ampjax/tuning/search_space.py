@@ -25,6 +25,10 @@ IN_FLIGHT = (1, 4, 16, 64)
 DISPATCH_SIZES = (8, 64, 512)
 SEARCHED_POLICIES = ("balanced", "backward_first", "wavefront")
 """The policies that are tried, if the user does not say which; `sched.decisions.policy` has more."""
+SEARCHED_MODES = ("async", "pipeline")
+"""The modes that are tried."""
+STALE = frozenset({"max_staleness", "drop_staler_than", "exact_staleness", "weights"})
+"""Settings that mean something in asynchronous mode alone, as only there gradients are late."""
 COUNTED = 64
 """Instances whose gradient rows are counted, to choose intervals."""
 
@@ -60,9 +64,9 @@ def check_space(graph: GraphOrBuilder, space: Space, options: Mapping[str, Any])
 def full_space(graph: Graph, train: Instances, space: Space, options: Mapping[str, Any]) -> dict[str, list[Any]]:
     """The user's space, with usual values for the settings that it does not name.
 
-    Those are `max_active_keys`, `min_update_interval` (an update for 1, 4, ... instances at a node with the median number of gradient rows;
-    only if there is a node without an interval of its own), `max_dispatch_size`, `policy`, `min_admission`, and `workers` up to as many as
-    there are devices.
+    Those are `mode` (asynchronous, and pipeline unless a setting concerns staleness), `max_active_keys`, `min_update_interval` (an update for
+    1, 4, ... instances at a node with the median number of gradient rows; only if there is a node without an interval of its own),
+    `max_dispatch_size`, `policy`, `min_admission`, and `workers` up to as many as there are devices.
 
     Args:
       graph: The graph; of a builder one of its graphs.
@@ -79,6 +83,8 @@ def full_space(graph: Graph, train: Instances, space: Space, options: Mapping[st
     }
     if {"min_update_interval", "min_update_frequency"}.isdisjoint({*space, *options}):
         usual["min_update_interval"] = intervals(graph, train)
+    if STALE.isdisjoint({*space, *options}):
+        usual["mode"] = SEARCHED_MODES
     whole = {name: list(values) for name, values in usual.items() if name not in options and values}
     return {**whole, **{name: list(values) for name, values in space.items()}}
 
@@ -100,7 +106,7 @@ def intervals(graph: Graph, train: Instances) -> list[int]:
 
 
 def candidates(space: Space, options: Mapping[str, Any]) -> list[Candidate]:
-    """All choices, each once. A `min_admission` above `max_active_keys` is lowered to it.
+    """All choices, each once. A `min_admission` above `max_active_keys` is lowered to it; without asynchrony there is one `min_update_interval`.
 
     Args:
       space: Values by name.
@@ -118,6 +124,8 @@ def candidates(space: Space, options: Mapping[str, Any]) -> list[Candidate]:
             most = settings.get("max_active_keys", Settings.max_active_keys)
             if isinstance(most, int):  # else it is refused below
                 settings["min_admission"] = min(settings["min_admission"], most)
+        if settings.get("mode", "async") != "async" and "min_update_interval" in space:
+            settings["min_update_interval"] = Settings.min_update_interval
         settings_from(settings)
         found.setdefault(
             repr((sorted(settings.items(), key=str), sorted(knobs.items(), key=str))), Candidate(settings, knobs)

@@ -24,6 +24,12 @@ from ampjax.utils.progress import SILENT
 REHEARSED = 48
 """Instances with which the kernels of a trial are compiled, at least."""
 
+CONFIRMED_BY = 2
+"""Validations after the one that met the target, by which one sees whether the metric stays there."""
+
+LOST = 0.1
+"""The share of the way to the target by which a metric may become worse again: validations are noisy."""
+
 
 @dataclass(frozen=True)
 class Goal:
@@ -32,20 +38,27 @@ class Goal:
     Args:
       metric: A validation metric.
       target: Its value; None where there is only to be got as far as possible.
+      smallest: Whether smaller values are better; None lets the metric's name tell.
     """
 
     metric: str
     target: float | None
+    smallest: bool | None = None
+
+    def reaches(self, value: float, target: float) -> bool:
+        """Whether a value is as good as another."""
+        return reaches(value, target, self.metric, self.smallest)
 
     def is_met(self, value: float) -> bool:
         """Whether a value is as good as the target."""
-        return self.target is not None and reaches(value, self.target, self.metric)
+        return self.target is not None and self.reaches(value, self.target)
 
     def badness(self, value: float) -> float:
         """A number that is smaller for better values, infinite for those that are none."""
         if not math.isfinite(value):
             return math.inf
-        return value if falls(self.metric) else -value
+        is_smaller_better = falls(self.metric) if self.smallest is None else self.smallest
+        return value if is_smaller_better else -value
 
 
 @dataclass(eq=False)
@@ -161,6 +174,27 @@ class Trial:
         """Seconds and examples to the target; None if it was not reached."""
         return None if self.goal.target is None else self.to_value(self.goal.target)
 
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether it has been seen for long enough after it reached the target; one that began there has nothing to show."""
+        i = self._reached_at
+        return i == 0 or (i is not None and len(self.values) - 1 - i >= CONFIRMED_BY)
+
+    @property
+    def falls_back(self) -> bool:
+        """Whether its metric has become clearly worse again after it reached the target."""
+        i, goal = self._reached_at, self.goal
+        if i is None or goal.target is None:
+            return False
+        way = goal.badness(self.values[0]) - goal.badness(goal.target)
+        lost = goal.badness(self.values[-1]) - goal.badness(goal.target)
+        return lost > LOST * way if math.isfinite(way) else not math.isfinite(lost)
+
+    @property
+    def _reached_at(self) -> int | None:
+        """The first validation that met the target."""
+        return next((i for i, value in enumerate(self.values) if self.goal.is_met(value)), None)
+
     def to_value(self, value: float) -> tuple[float, float] | None:
         """Seconds and examples until the metric was as good as a value.
 
@@ -172,8 +206,7 @@ class Trial:
         Returns:
           None if it never was.
         """
-        metric = self.goal.metric
-        i = next((i for i, v in enumerate(self.values) if reaches(v, value, metric)), None)
+        i = next((i for i, v in enumerate(self.values) if self.goal.reaches(v, value)), None)
         if i is None:
             return None
         if not i:

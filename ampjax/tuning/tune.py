@@ -40,6 +40,7 @@ def tune(
     *,
     target: float | None = None,
     metric: str = "loss",
+    smallest: bool | None = None,
     budget_s: float = 60.0,
     valid: Data | None = None,
     space: Space | None = None,
@@ -63,7 +64,8 @@ def tune(
       data: Training instances.
       tx: The optax transform of every parameterised node that has none of its own; by default `optax.adam(1e-3)`.
       target: The value of the metric to reach; None to get as far as possible.
-      metric: A validation metric: `loss`, or a metric that the losses' bodies return. Losses and errors should fall, all others rise.
+      metric: A validation metric: `loss`, or a metric that the losses' bodies return.
+      smallest: Whether smaller values of the metric are better; None lets its name tell (`nll`, `rmse` and the like fall, `accuracy` rises).
       budget_s: The most seconds for everything, compilations included. It ends at most a simulated pass later, or, as the first plan is made
         in any case, the compilation of that: a second, ten without a compilation cache.
       valid: Validation instances; by default a tenth of `data`, 1000 at most, is held out.
@@ -113,7 +115,7 @@ def tune(
     per_instance = n_examples(data) / len(data)
     with Reporter(progress) as reporter:
         given = graphs, tx, train, held_out, cost, cores or cores_here(), budget, per_instance, reporter
-        search = Search(Predictor(*given), Goal(metric, target), budget, np.random.default_rng(seed))
+        search = Search(Predictor(*given), Goal(metric, target, smallest), budget, np.random.default_rng(seed))
         tuned = search.run(candidates(full_space(some, train, space, options), options), seed)
     if target is not None and not tuned.is_reached:
         _warn(tuned)

@@ -187,7 +187,7 @@ class Unfolding:
                 parts = ready[number]
                 states, inputs = parts[0] if len(parts) == 1 else joined(parts)
                 self._run(self._plan.stages[number], states, inputs)
-            if self._round >= WARN_ROUNDS:
+            if self._round >= WARN_ROUNDS and not self._plan.graph.ends:
                 self._suspect(min(ready))
 
     def _run(self, stage: Stage, states: np.ndarray, inputs: np.ndarray) -> None:

@@ -10,7 +10,7 @@ import hashlib
 import os
 import platform
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,7 +30,7 @@ _CHECKED = "checked"
 """An empty file in the folder, made anew at each start: what is older has been found whole."""
 
 _ZSTANDARD = b"\x28\xb5\x2f\xfd"
-"""How an entry begins that JAX has compressed with zstandard, which it does where that is installed; else it takes zlib."""
+"""How an entry begins that JAX has compressed with zstandard, which comes with Python 3.14 and can be installed before; else JAX takes zlib."""
 
 
 @functools.cache
@@ -110,15 +110,27 @@ def _is_whole(entry: bytes) -> bool:
 
 
 def _is_whole_zstandard(entry: bytes) -> bool:
-    try:
-        import zstandard  # pyright: ignore[reportMissingImports]
-    except ImportError:
+    if (zstandard := _zstandard()) is None:
         return True  # JAX doesn't read such entries then
+    decompress, error = zstandard
     try:
-        zstandard.ZstdDecompressor().decompress(entry)
-    except zstandard.ZstdError:
+        decompress(entry)
+    except error:
         return False
     return True
+
+
+def _zstandard() -> tuple[Callable[[bytes], bytes], type[Exception]] | None:
+    """The function that decompresses zstandard and the error that it raises; None where JAX has none either."""
+    with suppress(ImportError):
+        from compression import zstd  # pyright: ignore[reportMissingImports]
+
+        return zstd.decompress, zstd.ZstdError
+    with suppress(ImportError):
+        import zstandard  # pyright: ignore[reportMissingImports]
+
+        return zstandard.ZstdDecompressor().decompress, zstandard.ZstdError
+    return None
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
@@ -142,9 +154,15 @@ def _writable_folder() -> Path | None:
 
 @functools.cache
 def _machine() -> str:
-    """A name for this kind of processor: code for another one may not run here, and JAX's keys don't tell them apart."""
+    """A name for this kind of processor, and for how JAX compresses what it keeps.
+
+    Code for another processor may not run here, and JAX's keys don't tell them apart. Nor do they tell apart how entries are compressed: of
+    one that this Python can't read, JAX would warn in every process.
+    """
     features = ""
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         features = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    return hashlib.sha256(f"{platform.machine()} {platform.processor()} {features}".encode()).hexdigest()[:16]
+    compressed = "zlib" if _zstandard() is None else "zstandard"
+    facts = f"{platform.machine()} {platform.processor()} {features} {compressed}"
+    return hashlib.sha256(facts.encode()).hexdigest()[:16]

@@ -57,6 +57,15 @@ def test_notebook_runs(path, tmp_path):
         nbformat.write(notebook, ROOT / folder / f"{path.stem}.ipynb")
 
 
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/hooks.py"])
+def test_the_command_that_pages_give_runs_the_notebooks(page):
+    """They are marked `full`, so the command has to ask for a run that has them, and for the folder."""
+    (line,) = re.findall(r".*pytest tests/docs/test_notebooks\.py", (ROOT / page).read_text(encoding="utf-8"))
+    given = dict(re.findall(r"(AMPJAX_\w+)=(\S+)", line))
+    assert given["AMPJAX_TESTS"] in ("variants", "full")
+    assert given["AMPJAX_NOTEBOOKS"] == "build/notebooks"
+
+
 def test_the_list_of_notebooks_has_them_all():
     page = (FOLDER / "README.md").read_text(encoding="utf-8")
     assert re.findall(r"\]\((\d\d_\w+\.py)\)", page) == [path.name for path in NOTEBOOKS]

@@ -136,7 +136,11 @@ def sums(graph, params, instances, schedule, limit):
     engine.watchers.append(found)
     engine.run(instances)
     store = engine.executor.store
-    totals = {node: np.asarray(store.opt_state[node] + store.accumulators[node]) for node in graph.parameterised}
+    totals = {}
+    for node in graph.parameterised:
+        state = store.opt_state[node]
+        total = state.inner if node in store.estimated else state
+        totals[node] = np.asarray(total + store.accumulators[node])
     return totals, found.kept, engine.plan.layout.columns
 
 

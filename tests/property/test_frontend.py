@@ -17,7 +17,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from support.effort import FULL, examples
 from support.model_laws import Compiled64
-from support.random_models import instance, models, parameters, shapes, spec
+from support.random_expressions import models, shapes
+from support.random_models import instance, parameters, spec
 
 import ampjax as amp
 from ampjax.frontend.rules import foresight

@@ -64,7 +64,19 @@ def written(p, ids):
     return end(p, rows) + end(p, table[ids] * jnp.stack([p["T"], p["U"]])[ids % 2, ids]), rows
 
 
+def branching(p, ids):
+    """A branch for each example, and for each id in it."""
+
+    def one(i):
+        rows = jax.vmap(lambda j: jax.lax.cond(j % 2 > 0, lambda: p["T"][j], lambda: p["U"].at[j].get(mode="clip")))(i)
+        return jax.lax.cond(i.sum() % 3 > 0, lambda: rows, lambda: p["T"].at[i].get(mode="fill", fill_value=1.0))
+
+    rows = jax.vmap(one)(ids)
+    return end(p, rows), rows
+
+
 LOSSES = {
+    "branching": branching,
     "stack": stacked,
     "columns": turned,
     "overwritten and joined": written,

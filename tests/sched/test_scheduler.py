@@ -235,14 +235,10 @@ def test_training_and_inference_at_once_never_share_a_dispatch():
 
 
 def test_without_losses_no_label_is_needed():
+    """Nor is anything run that leads to losses alone, such as `a`."""
     s = scheduler_for(graphs.two_outputs())
     admit(s, [{"x": np.zeros(4, np.float32)}] * 2, ids=[0, 1], purpose="sinks")
-    assert sorted(tell(d) for d in drain(s)) == [
-        "infer a [0, 1]",
-        "infer first [0, 1]",
-        "infer left [1]",
-        "infer parts [0, 1]",
-    ]
+    assert sorted(tell(d) for d in drain(s)) == ["infer first [0, 1]", "infer left [1]", "infer parts [0, 1]"]
     assert_empty(s)
 
 
@@ -305,7 +301,9 @@ def test_the_controller_updates_when_a_round_has_ended(every, room):
         assert s.admission.room() == 0
         said = drain(s)
         assert [change for d in said[:-1] for change in d.changes] == []
-        assert said[-1].stage is None and said[-1].changes == [Update("f0", every), Update("f1", every)]
+        assert said[-1].stage is None and said[-1].changes == [
+            Update(name, every, examples=every) for name in ("f0", "f1")
+        ]
     assert_empty(s)
 
 

@@ -62,10 +62,14 @@ class Engine:
     executor: Executor
     seeds: RowSeeds
     loops: list = field(default_factory=list)
+    n_run: Counter = field(
+        default_factory=Counter
+    )  # instances, by whether they were trained on, since `metrics` was called
 
     def sources(self, instances, train=True, guard=None):
         ragged = [name for name, node in self.graph.pumps.items() if node.op.type.ragged]
         data = instances if hasattr(instances, "gather") else InstanceList(instances, ragged)
+        self.n_run[train] += len(data)
         of = Pass(data, np.arange(len(data)), "train" if train else "both", seeds=self.seeds)
         return [Source(self.scheduler, of, guard)]
 
@@ -92,7 +96,7 @@ class Engine:
         return jax.tree.map(np.asarray, self.executor.store.accumulators)
 
     def metrics(self, train=True):
-        return metrics_of(self.executor.losses.take(train))
+        return metrics_of(self.executor.losses.take(train), self.n_run.pop(train, 0))
 
     @property
     def arrived(self):

@@ -30,21 +30,20 @@ from ampjax.drivers.run import Loop
 from ampjax.drivers.virtual_driver import VirtualDriver
 from ampjax.engine.executor import Executor
 from ampjax.engine.loss_metrics import loss_sum
-from ampjax.engine.parameters import NodeTraining
 from ampjax.ir.instances import InstanceList
 from ampjax.plan.affinity import assign, hosted
 from ampjax.plan.passes import Pass
 from ampjax.plan.planner import make_plan
 from ampjax.plan.row_seeds import RowSeeds
 from ampjax.sched.decisions.dispatch import BACKWARD, FORWARD
-from ampjax.sched.decisions.parameter_changes import Update
+from ampjax.sched.decisions.parameter_changes import updates_in
 from ampjax.sched.diagnose.deadlock import waiting
 from ampjax.sched.diagnose.invariants import check
 from ampjax.sched.scheduler import Scheduler
 from ampjax.testing import compare, difference_table, random_case, reference
 from ampjax.trace.journal import FAILED, Journal
 from ampjax.trace.recording import Recorder, Recording
-from ampjax.train.assemble import scheduler_settings
+from ampjax.train.assemble import optimizers, scheduler_settings
 from ampjax.train.initial_params import initial_params
 from ampjax.train.settings import Settings
 
@@ -158,12 +157,12 @@ class Engine:
         self.graph, self.schedule = graph, schedule
         spaces = [w % schedule.devices for w in range(s.workers)]
         self.plan = make_plan(graph, assign(graph, s.workers, s.affinity, s.seed), spaces, s.fuse)
-        self.scheduler = Scheduler(self.plan, replace(scheduler_settings(graph, s), capacity=s.arena_rows), s.check)
+        control = replace(scheduler_settings(graph, s, tx), capacity=s.arena_rows)
+        self.scheduler = Scheduler(self.plan, control, s.check)
         self.executor = None
         if params is not None:
-            training = dict.fromkeys(graph.parameterised, NodeTraining(tx, s.gradient))
-            stashed = self.scheduler.settings.stashed
-            self.executor = Executor(self.plan, params, training, jax.devices()[: schedule.devices], stashed)
+            trained, devices = optimizers(graph, s, tx), jax.devices()[: schedule.devices]
+            self.executor = Executor(self.plan, params, trained.training, devices, control.stashed, trained.groups)
         self.dispatches, self.arrived = [], []
         self.watchers, self.instruments = [], []
         messages_of = self.scheduler.contents.messages_of
@@ -205,7 +204,7 @@ class Engine:
 
     def updates(self):
         """All updates so far, in order."""
-        return [change for d in self.dispatches for change in d.changes if isinstance(change, Update)]
+        return [update for d in self.dispatches for change in d.changes for update in updates_in(change)]
 
     @property
     def loss(self):

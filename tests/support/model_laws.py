@@ -69,7 +69,7 @@ class Compiled64:
         for messages in messages_of(graph, self.data.gather(np.arange(len(self.instances))), len(self.instances)):
             run = _Noting(graph, own, None, oracle, seen) if seen is not None else Run(graph, own, None, oracle)
             run.run(messages)
-            losses += [loss for _, loss in run.results.losses]
+            losses += run.results.losses
         return sum(losses, start=jnp.zeros(()))
 
     def reference(self):
@@ -101,7 +101,7 @@ class Compiled64:
         for messages in messages_of(self.graph, self.data.gather(np.arange(len(self.instances))), len(self.instances)):
             run = _WithTangents(self.graph, own, None, _Tangents(), seen)
             run.run(messages)
-            for _, loss in run.results.losses:
+            for loss in run.results.losses:
                 total = [total[0] + value_of(loss), total[1] + tangent_of(loss)]
         return total
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import strategies as st
-from support.random_models import COMPUTED, INTEGER, KEY, NUMBER, PAIR_TYPES, RECURSION, SEQUENCES, VECTOR, Model
+from support.random_models import COMPUTED, INTEGER, NUMBER, PAIR_TYPES, RECURSION, SEQUENCES, VECTOR, Model
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,12 @@ precision leaves out cases in which rounding could decide (`Margins`).
 from __future__ import annotations
 
 import contextvars
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from hypothesis import strategies as st
 
 import ampjax as amp
 

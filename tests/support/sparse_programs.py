@@ -17,6 +17,7 @@ import numpy as np
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import io_callback
+from support.calls import one_call
 
 V, D = 97, 4
 IDS = jnp.array([[3, 5, 5], [96, 0, 41]])
@@ -252,6 +253,11 @@ def _(p, ids):
     return end(p, jax.jit(lambda t: (ids + 1, t))(p["T"])[1][ids])
 
 
+@sparse("one call")
+def _(p, ids):
+    return end(p, one_call(lambda t, ids: jnp.sin(t[ids]))(p["T"], ids))
+
+
 @sparse("checkpoint")
 def _(p, ids):
     return end(p, jax.checkpoint(lambda t: jnp.sin(t[ids]))(p["T"]))
@@ -354,6 +360,51 @@ def _(p, ids):
 def _(p, ids):
     reads = [lambda t: t[ids], lambda t: t[ids + 1], lambda t: jnp.sin(t[ids[:1]]).repeat(2, 0)]
     return end(p, jax.lax.switch(ids[0, 0] % 3, reads, p["T"]))
+
+
+@sparse("a branch for each example", BOTH, leaves=("T", "U"))
+def _(p, ids):
+    def one(i):
+        return jax.lax.cond(i[0] > 2, lambda: p["T"][i].sum(0), lambda: jnp.take(p["U"], i, axis=0).max(0))
+
+    return end(p, jax.vmap(one)(ids))
+
+
+@sparse("a switch for each id, of tables as operands", BOTH, leaves=("T", "U"))
+def _(p, ids):
+    branches = [lambda t, u, i: t[i], lambda t, u, i: 2 * u[i] + p["W"][0], lambda t, u, i: jnp.zeros(D)]
+    return end(p, jax.vmap(jax.vmap(lambda i: jax.lax.switch(i % 3, branches, p["T"], p["U"], i)))(ids))
+
+
+@sparse("a branch for each example that a parameter decides, in a scan", BOTH, leaves=("T", "U"))
+def _(p, ids):
+    def one(i, w):
+        def step(h, j):
+            return jax.lax.cond(w * h[0] > 0, lambda: jnp.tanh(h) + p["T"][j], lambda: h * p["U"][j]), None
+
+        return jax.lax.scan(step, jnp.ones(D), i)[0]
+
+    return end(p, jax.vmap(one)(ids, p["W"][0, :2]))
+
+
+@sparse("a branch for each example, of parts, casts and columns", COLUMNS | {"U": U}, leaves=("T", "U"))
+def _(p, ids):
+    def one(i):
+        columns = lambda: p["T"][:, i].sum(1)
+        return jax.lax.cond(
+            i[0] > 3, columns, lambda: p["U"].astype(jnp.bfloat16)[::-1][2:60][i % 40].astype(jnp.float32).sum(0)
+        )
+
+    return end(p, jax.vmap(one)(ids))
+
+
+@sparse("a branch whose gradient is infinite, for other examples", BOTH | {"T": T.at[::2].set(0.0)}, leaves=("T", "U"))
+def _(p, ids):
+    def one(i):
+        root = lambda: jnp.sqrt(jnp.abs(p["T"][i])).sum(0)
+        return jax.lax.cond((i % 2 == 0).any(), lambda: p["U"][i].sum(0), root)
+
+    return end(p, jax.vmap(one)(ids))
 
 
 @sparse("cond in a scan")

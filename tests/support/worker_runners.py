@@ -78,4 +78,6 @@ def same_step(runners, seed, following=None):
 
 def same_model(runners):
     equal((runners[0].params, runners[0].opt_state), (runners[1].params, runners[1].opt_state))
+    equal(*(runner.evaluate(batch(9)) for runner in runners))
+    equal(*(runner.rows("table", [3, 0]) for runner in runners))
     assert runners[0].steps == runners[1].steps

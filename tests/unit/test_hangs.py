@@ -109,21 +109,56 @@ def test_a_loop_that_never_ends_is_found_before_the_training(monkeypatch):
         amp.Trainer(looping(lambda s: s.t < 0)).fit([{"x": at(1)}], progress=False)
 
 
-def test_a_loop_that_may_never_end_is_told_while_it_goes_on(monkeypatch):
+def test_a_loop_that_may_never_end_is_told_while_it_is_unfolded(monkeypatch):
+    """Once it is unfolded, it is known how many messages come, however many these are."""
     monkeypatch.setattr("ampjax.unfold.unfolding.WARN_ROUNDS", 50)
     monkeypatch.setattr("ampjax.drivers.run.PATIENCE", 50)
     long = amp.Trainer(looping(lambda s: s.t > 120), policy="backward_first")
     with pytest.warns(RuntimeWarning) as told:
-        long.fit([{"x": at(1)}], progress=False)
-    first, *_, second = (str(one.message) for one in told)
-    assert (
-        first.startswith("instance 0 has passed 50 stages one after the other, the last one `step`:")
-        and "a loop that they never leave" in first
-    )
+        long.accumulate([{"x": at(1)}], update=False)
+    for text in {str(one.message) for one in told}:
+        assert text.startswith("instance 0 has passed 50 stages one after the other, the last one `step`:")
+        assert "a loop that they never leave" in text
+
+
+def test_a_loop_that_may_never_end_is_told_while_it_goes_on(monkeypatch):
+    monkeypatch.setattr("ampjax.drivers.run.PATIENCE", 50)
+    graph = choosing(lambda x: (x > 0.01).astype(jnp.int32))
+    long = amp.Trainer(graph, params={"step": np.float32(0.9)}, policy="backward_first")
+    with pytest.warns(RuntimeWarning) as told:
+        long.accumulate([{"x": amp.messages(np.ones(1, np.float32), t=0, more=0)}], update=False)
+    (only,) = (str(one.message) for one in told)
     assert re.match(
-        r"no instance has ended during (5\d|6[0-7]) messages, with 1 in flight: does a loop never end\?", second
+        r"no instance has ended during (5\d|6[0-7]) messages, with 1 in flight: does a loop never end\?", only
     ), "up to 16 dispatches are decided on at once"
-    assert "instance 0 is the oldest; lately:" in second
+    assert "instance 0 is the oldest; lately:" in only
+
+
+def long_loop(p, s):
+    h, _ = amp.scan(lambda h, x: (jnp.tanh(h * p["w"] + x), None), jnp.ones(()), s["x"])
+    return h
+
+
+def long_map(p, s):
+    return amp.sum(amp.map(lambda x: x * p["w"], s["x"]))
+
+
+def loop_that_reads(p, s):
+    """Its rounds are bounded by `most`, so that it ends, too."""
+    return amp.while_loop(lambda h: amp.read(h > 0.01), lambda h: h * p["w"], amp.sum(s["x"]) * p["w"], most=90)
+
+
+@pytest.mark.parametrize("model", [long_loop, long_map, loop_that_reads])
+def test_compiled_models_end(monkeypatch, model):
+    monkeypatch.setattr("ampjax.unfold.unfolding.WARN_ROUNDS", 50)
+    monkeypatch.setattr("ampjax.unfold.unfolding.MOST_ROUNDS", 60)
+    monkeypatch.setattr("ampjax.drivers.run.PATIENCE", 50)
+    compiled = amp.compile(model, {"w": jnp.float32(0.99)}, {"x": "float32[n]"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trainer = amp.Trainer(compiled.graph, optax.sgd(0.0), min_update_interval=1 << 40)
+        trainer.accumulate(compiled.data([{"x": np.full(100, 0.01, np.float32)}]))
+    assert trainer.statistics.messages >= 100
 
 
 @pytest.mark.parametrize("run", ["fit", "simulate"])
@@ -140,12 +175,12 @@ def test_many_messages_in_which_instances_have_ended_are_no_loop(monkeypatch, ru
             amp.simulate(graph, data, max_active_keys=64)
 
 
-def choosing():
-    """A step that is taken until a payload says otherwise, which it never does."""
+def choosing(goes_on=lambda x: jnp.ones_like(x, jnp.int32)):
+    """A step that is taken until a payload says otherwise; which it never does, unless told."""
     with amp.Graph() as g:
         h = amp.phi("h")
         y = amp.isu(times("step", h), lambda s: s.replace(t=s.t + 1), lambda s: s.replace(t=s.t - 1))
-        again = amp.npt("again", lambda x: jnp.ones_like(x, jnp.int32))(y)
+        again = amp.npt("again", goes_on)(y)
         routed = amp.route_by(y, again, "more", assume=lambda s: s.t < 3, name="route")
         done, more = amp.cond(routed, lambda s: s.more, name="leave")
         h.connect(amp.pump("x", fields=("t", "more")), more)

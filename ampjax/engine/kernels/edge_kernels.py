@@ -35,6 +35,7 @@ from ampjax.engine.kernels.wiring import (
     written_rows,
 )
 from ampjax.jaxprs.axis_products import over_one_axis
+from ampjax.jaxprs.wide_sums import with_wide_sums
 from ampjax.sched.columns import TRASH
 
 Seeds = tuple[Array | None, tuple[Array | None, ...]]
@@ -101,7 +102,9 @@ def backward(program: ChainProgram, wiring: Wiring, residuals: Residuals, consum
             collected, *rest = (r.at[slots].get(**INSIDE) for r in records)
             outs, pull = residuals.backward(program.rows, own, (collected, *inputs), of_rows, rest)
             returned = cotangents(wiring, grads, pack, real, outs)
-            row_grads, back, *to_inputs = over_one_axis(lambda: pull(returned), (collected, *inputs, *outs))
+            row_grads, back, *to_inputs = with_wide_sums(
+                lambda: over_one_axis(lambda: pull(returned), (collected, *inputs, *outs)), own
+            )
         edge_grads, to_senders = _Sent(program, edge_params, inputs[0], dispatch.edges, sizes, of_edges).pulled_back(
             back
         )
@@ -167,7 +170,8 @@ class _Sent:
         parts = zip(self.program.edge_types, self.params, self._senders(), _parts(returned, sizes), there, strict=True)
         for number, (body, own, part, cotangent, real) in enumerate(parts):
             _, pull = row_vjp(body, own, (part,), self._seeds(body, number))
-            own_grads, *to_rows = over_one_axis(functools.partial(pull, (cotangent,)), (part, cotangent))
+            back_over = functools.partial(over_one_axis, functools.partial(pull, (cotangent,)), (part, cotangent))
+            own_grads, *to_rows = with_wide_sums(back_over, own)
             # A type over which nothing is sent repeats a row that may be none of its own: what comes of that is dropped.
             weights += jax.tree.map(functools.partial(_if, edges.totals[number] > 0), own_grads)
             sent_back += [masked(real, x) for x in to_rows]

@@ -16,6 +16,7 @@ from ampjax.engine.kernels.weight_gradients import GradientConsumer
 from ampjax.engine.kernels.wiring import Wiring, add_gradients, gathered
 from ampjax.ir.ops.body_shapes import metric_parts
 from ampjax.jaxprs.axis_products import over_one_axis
+from ampjax.jaxprs.wide_sums import with_wide_sums
 from ampjax.optim.node_update import combine, trainable
 
 
@@ -41,7 +42,12 @@ def train(program: Program, wiring: Wiring, consumer: GradientConsumer) -> Kerne
 
         grad = jax.grad(total, argnums=(0, 1), has_aux=True)
         floats = tuple(trainable(p) for p in params)
-        (weight_grads, input_grads), new_sums = over_one_axis(lambda: grad(floats, float_inputs), inputs)
+
+        def weights_first() -> Any:
+            (weight_grads, input_grads), new_sums = grad(floats, float_inputs)
+            return weight_grads, (input_grads, new_sums)
+
+        weight_grads, (input_grads, new_sums) = with_wide_sums(lambda: over_one_axis(weights_first, inputs), params)
         return (
             add_gradients(program.float_ports, wiring, grads, pack, mask, input_grads),
             consumer(params, states, weight_grads, dispatch.scalars, input_grads),

@@ -14,6 +14,7 @@ from ampjax.engine.kernels.stage_program import Program
 from ampjax.engine.kernels.weight_gradients import GradientConsumer
 from ampjax.engine.kernels.wiring import Wiring, add_gradients, cotangents, gathered, new_gradients, written_rows
 from ampjax.jaxprs.axis_products import over_one_axis
+from ampjax.jaxprs.wide_sums import with_wide_sums
 
 
 @shared
@@ -73,7 +74,9 @@ def backward(program: Program, wiring: Wiring, residuals: Residuals, consumer: G
         slots = jnp.where(mask, slots, slots[0])
         outs, pull = residuals.backward(program, params, inputs, dispatch.seeds, [read_rows(r, slots) for r in records])
         returned = cotangents(wiring, grads, pack, mask, outs)
-        weight_grads, *input_grads = over_one_axis(lambda: pull(returned), (*inputs, *outs))
+        weight_grads, *input_grads = with_wide_sums(
+            lambda: over_one_axis(lambda: pull(returned), (*inputs, *outs)), params
+        )
         new_grads = add_gradients(program.float_ports, wiring, grads, pack, mask, input_grads)
         return new_grads, consumer(params, states, weight_grads, dispatch.scalars, input_grads)
 

@@ -42,7 +42,8 @@ def look_up(table: Any, ids: Any) -> jax.Array:
     if not jnp.issubdtype(ids.dtype, jnp.integer):
         raise GraphError(user_line(), "integers as ids of rows", shape_text(ids), 'Declare them as "int32[]".')
     if not isinstance(table, AnyTable):
-        return table.at[ids].get(mode="clip")
+        from_start = jnp.where(ids < 0, ids + len(table), ids)
+        return table[jnp.clip(from_start, 0, len(table) - 1)]
     shape = (*ids.shape, *table.shape[1:])
     if dimensions() is None:
         return jnp.asarray(table.pull(np.ravel(ids))).reshape(shape)

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import ShapedArray
+from jax.core import ShapedArray, Tracer
 
 from ampjax.errors import DataError, GraphError
 from ampjax.frontend.combinators.draw_places import EACH, Use
@@ -258,7 +258,8 @@ def take(xs: Any, at: Any) -> Any:
 
     Args:
       xs: A sequence, or a pytree of sequences of one length.
-      at: Its number, which follows from the instance alone; negative ones count from the end. It must be there.
+      at: Its number, which follows from the instance alone; negative ones count from the end. It must be there. Of an array whose length is
+        fixed it may be computed.
 
     Returns:
       The element: `[...]` from `[n, ...]`.
@@ -274,6 +275,8 @@ def take(xs: Any, at: Any) -> Any:
         raise GraphError(user_line(), "one integer for the number of an element", shape_text(type_of(at)), fix)
     if not is_symbolic(leaves):
         n = length_of("take", leaves)
+        if isinstance(at, Tracer) and not any(is_rows(leaf) for leaf in leaves):
+            return structure.unflatten([jnp.asarray(leaf)[at] for leaf in leaves])
         if not -n <= int(at) < n:
             if learns_types():
                 return _blank(leaves, structure)

@@ -13,10 +13,17 @@ from jax.extend import core as jex
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.draw_places import DrawPlace
 from ampjax.frontend.combinators.tracing import COMBINATOR, Call, Traced, bodies
-from ampjax.jaxprs.primitives import bind, called, evaluate, inner, line_text, opened, source_function, users_frames
-
-CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "checkpoint")
-"""Primitives that compute what their jaxpr computes."""
+from ampjax.jaxprs.primitives import (
+    CALLS,
+    bind,
+    called,
+    evaluate,
+    inner,
+    line_text,
+    opened,
+    source_function,
+    users_frames,
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.deduction.equations import Atom, Equation, Known, Name, flatten
+from ampjax.frontend.deduction.index_checks import Index, base, check, indices, is_cheap
 from ampjax.frontend.deduction.opened_functions import Opened, constant_results
 from ampjax.frontend.draft.carried_columns import EquationColumn
 from ampjax.frontend.draft.index_spaces import Column, Region
@@ -63,6 +66,7 @@ class KnownValues:
           GraphError: If it reads a whole sequence, whose length is each instance's own.
         """
         values = [self.get(atom) for atom in equation.inputs]
+        self._check_indices(equation)
         if equation.call is not None:
             if not _is_static_call(equation.call, values):
                 return False
@@ -85,6 +89,29 @@ class KnownValues:
             return False
         self._early(equation, values, leaves)
         return True
+
+    def _check_indices(self, equation: Equation) -> None:
+        """Notes checks of the instance's numbers by which an equation indexes something."""
+        for index in indices(equation, self.statics) if self._region.is_known and equation.call is None else ():
+            atom, wraps = base(index.atom, self.statics)
+            number = self.get(atom)
+            if not isinstance(number, Static) or not is_cheap(atom, self.statics):
+                continue
+            least = None if index.operand is None else -index.n if wraps else 0
+            one = number.column, self._region, least, index.n, equation.line, self._allowed(index, least)
+            self._lowering.draft.checks.append(lambda data, one=one: check(data, *one))
+
+    def _allowed(self, index: Index, least: int | None) -> str:
+        """Which numbers may index something, in words."""
+        if index.operand is None:
+            return f"a class below {index.n}, as many as `one_hot` has"
+        value = self.get(index.operand)
+        what = f"one of {index.n} entries"
+        if isinstance(value, OfParams) and len(value.leaves) == 1:
+            (leaf,), params = value.leaves, self._lowering.draft.params
+            if np.shape(params.leaf(leaf))[:1] == (index.n,):
+                what = f"a row of the parameters `{params.leaf_name(leaf)}`"
+        return f"a number from {least} to {index.n - 1}, of {what}"
 
     def _refuse_sequences(self, equation: Equation, values: Sequence[Value | None]) -> None:
         shapes = [atom.aval.shape for atom in (*equation.inputs, *equation.outputs) if isinstance(atom, Name)]
@@ -142,9 +169,8 @@ def _has_static_rule(call: Call) -> bool:
 
 
 def _is_static(value: Value | None) -> bool:
-    while isinstance(value, Elements):
-        value = value.element
-    return isinstance(value, Static | Constant)
+    known = value.innermost if isinstance(value, Elements) else value
+    return isinstance(known, Static | Constant)
 
 
 def _of_params(equation: Equation, values: Sequence[Any], number: int) -> Callable[[Mapping[Leaf, Any]], Any]:

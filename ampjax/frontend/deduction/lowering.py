@@ -23,6 +23,7 @@ from ampjax.frontend.draft.values import (
     Elements,
     Flow,
     LossTerm,
+    Source,
     Static,
     Value,
     Wanted,
@@ -54,12 +55,23 @@ class Lowering:
         self.recursions: dict[Any, Any] = {}
         self._rules = rules
         self._numbers: dict[str, int] = {}
-        self._columns: dict[Hashable, Column] = {}
+        self._made: dict[Hashable, Any] = {}
 
     def number(self, prefix: str) -> str:
         """A name that nothing has, such as `if_2`."""
         self._numbers[prefix] = self._numbers.get(prefix, 0) + 1
         return f"{prefix}_{self._numbers[prefix]}"
+
+    def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """What several places need, made where it is first needed.
+
+        Args:
+          key: What it is.
+          make: Makes it.
+        """
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
 
     def run(
         self,
@@ -234,7 +246,7 @@ class Lowering:
           space: Its space.
           compute: From the data set to the array `[rows, ...]`.
         """
-        return self._columns.setdefault(key, Column(space, compute))
+        return self.once(key, lambda: Column(space, compute))
 
     def _copied(
         self, value: Elements, region: Region, around: IndexSpace, origin: Callable[[Any], np.ndarray], line: str
@@ -254,7 +266,17 @@ class Lowering:
             None if sizes is None else Column(around, lambda data: sizes.of(data)[origin(data)], _still(sizes, around)),
             outer.is_ragged,
         )
-        element = value.element
+        known = value.source
+        rows = origin if known is None else lambda data: known.rows(data)[origin(data)]
+        source = Source(value if known is None else known.elements, rows)
+        return Elements(inner, lambda: self._copied_element(value, region, inner, origin, line), source)
+
+    def _copied_element(
+        self, value: Elements, region: Region, inner: IndexSpace, origin: Callable[[Any], np.ndarray], line: str
+    ) -> Value:
+        """An element of a sequence from outside, once more for each row around the space of the copies; see `_copied`."""
+        outer, element, around = value.space, value.element, inner.parent
+        assert around is not None
 
         def origin_of_elements(data: Any) -> np.ndarray:
             return outer.starts(data)[origin(data)[inner.parents(data)]] + inner.numbers(data)
@@ -262,8 +284,7 @@ class Lowering:
         if isinstance(element, Static):
             column = element.column.inside(outer)
             repeated = column.origin if outer.known.parent in around.known.around() else None
-            copied = Column(inner, lambda data: column.of(data)[origin_of_elements(data)], repeated)
-            return Elements(inner, Static(copied))
+            return Static(Column(inner, lambda data: column.of(data)[origin_of_elements(data)], repeated))
         if isinstance(element, Computed):
             if outer.parent is not region.space:
                 fix = "Pass it to `map` as an argument, or sum the inner sequences before."
@@ -271,14 +292,15 @@ class Lowering:
             if inner.is_ragged:
                 sent = payload_notes.send_in(self.draft, element.flow, around, outer.dimension)
                 sent.region = region.within(inner)
-                return Elements(inner, Computed(sent, element.part))
+                return Computed(sent, element.part)
             flow, name = (
                 payload_notes.fresh(self.draft, element.flow, outer.dimension, line),
                 self.draft.name(f"{outer.dimension}/each"),
             )
             pairs = self.draft.pair(flow, region.within(inner), (around.size, around.index, outer.index), name)
-            return Elements(inner, Computed(pairs, element.part))
-        return Elements(inner, self._copied(element, region, inner, origin_of_elements, line))
+            return Computed(pairs, element.part)
+        assert isinstance(element, Elements)
+        return self._copied(element, region, inner, origin_of_elements, line)
 
 
 def by_dtype(types: Sequence[Any]) -> list[list[int]]:

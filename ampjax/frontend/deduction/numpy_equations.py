@@ -65,16 +65,25 @@ def numpy_results(source: Any, values: Sequence[Any]) -> list[np.ndarray] | None
     Returns:
       A column for each result; None if the operation is not one of these, or works on floats or on arrays.
     """
-    atoms, (result,) = source.invars, source.outvars if len(source.outvars) == 1 else (None,)
-    name = source.primitive.name
-    types = [atom.aval for atom in atoms] + ([] if result is None else [result.aval])
-    kinds = {getattr(t.dtype, "kind", "key") for t in types}  # a PRNG key's dtype has none
-    is_exact = all(t.shape == () for t in types) and (kinds <= set("biu") or name == "convert_element_type")
-    if result is None or not is_exact or (name not in _SAME and name != "convert_element_type"):
+    if not is_exact(source):
         return None
-    given = [np.asarray(value, atom.aval.dtype) for value, atom in zip(values, atoms, strict=True)]
+    (result,), name = source.outvars, source.primitive.name
+    given = [np.asarray(value, atom.aval.dtype) for value, atom in zip(values, source.invars, strict=True)]
     if name != "convert_element_type":
         return [np.asarray(_SAME[name](*given), result.aval.dtype)]
-    if given[0].dtype.kind == "f" and result.aval.dtype.kind != "f":
-        return None  # what is out of range differs
     return [given[0].astype(result.aval.dtype)]
+
+
+def is_exact(source: Any) -> bool:
+    """Whether NumPy gives the same as an operation, on one number or on many.
+
+    Args:
+      source: JAX's equation, on one row.
+    """
+    name = source.primitive.name
+    if len(source.outvars) != 1 or (name not in _SAME and name != "convert_element_type"):
+        return False
+    kinds = [(t.shape, t.dtype.kind) for t in (*(atom.aval for atom in source.invars), source.outvars[0].aval)]
+    if name == "convert_element_type" and kinds[0][1] == "f" and kinds[1][1] != "f":
+        return False  # what is out of range differs
+    return all(shape == () and (kind in "biu" or name == "convert_element_type") for shape, kind in kinds)

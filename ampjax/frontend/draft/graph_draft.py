@@ -150,6 +150,7 @@ class GraphDraft:
                 pumps = [make() for make in self._entrances.values()]
                 replicate(self._build_all, copies, name="copy")(*pumps)
         self.params.note_copies(graph)
+        graph.form, graph.unread = self.params.form(), self.params.unread()
         return graph
 
     def _build_all(self, *entries: Wire) -> None:

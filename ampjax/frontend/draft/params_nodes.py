@@ -10,9 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ampjax.devices.allreduce import average
 from ampjax.errors import GraphError, ParameterError
 from ampjax.frontend.draft.values import Leaf
 from ampjax.ir.graph import Graph
+from ampjax.optim.joint.params_form import UNREAD, ParamsForm
 from ampjax.sparse import Table
 from ampjax.train.initial_params import require_like
 
@@ -136,6 +138,29 @@ class ParamsNodes:
         for node in self._nodes.values():
             node.names = [name for name, one in graph.parameterised.items() if one.role == node.name]
 
+    def form(self) -> ParamsForm:
+        """The structure of the model's parameters, and which leaves each node has."""
+        structure = jax.tree.structure(dict(self.initial))
+        numbers = structure.unflatten(range(structure.num_leaves))
+        places = {(key, i): place for key in self.initial for i, place in enumerate(jax.tree.leaves(numbers[key]))}
+        owners = []
+        for node in self._nodes.values():
+            tree, leaves = self.of(node)
+            owners.append((node.name, tuple(places[leaf] for leaf in leaves), jax.tree.structure(tree)))
+        return ParamsForm(
+            structure, tuple(owners), tuple((self.leaf_name(leaf), places[leaf]) for leaf in self._unread)
+        )
+
+    def unread(self) -> dict[str, Any]:
+        """The initial values of leaves that no node reads, by path."""
+        return {self.leaf_name(leaf): self.leaf(leaf) for leaf in self._unread}
+
+    @property
+    def _unread(self) -> list[Leaf]:
+        read = {leaf for node in self._nodes.values() for leaf in self.of(node)[1]}
+        every = [(key, i) for key, value in self.initial.items() for i in range(len(jax.tree.leaves(value)))]
+        return [leaf for leaf in every if leaf not in read and not isinstance(self.leaf(leaf), Table)]
+
     def original(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
         """Parameters of the graph's nodes in the structure of the model's parameters.
 
@@ -146,7 +171,9 @@ class ParamsNodes:
         Raises:
           ParameterError: If those of a node are missing, or do not fit.
         """
-        found = self._restored(nodes, lambda copies: np.mean(copies, axis=0), lambda leaf: leaf)
+        unread = nodes.get(UNREAD, {})
+        mean = lambda copies: np.asarray(average(copies)[0])
+        found = self._restored(nodes, mean, lambda leaf, value: unread.get(self.leaf_name(leaf), value))
         return jax.tree.map(jnp.asarray, found)  # of JAX, so that a traced number can index them
 
     def gradients(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
@@ -158,12 +185,12 @@ class ParamsNodes:
         Raises:
           ParameterError: If those of a node are missing, or do not fit.
         """
-        return self._restored(nodes, lambda copies: np.sum(copies, axis=0), np.zeros_like)
+        return self._restored(nodes, lambda copies: np.sum(copies, axis=0), lambda leaf, value: np.zeros_like(value))
 
     def _restored(
-        self, nodes: Mapping[str, Any], together: Callable[[Any], Any], unread: Callable[[Any], Any]
+        self, nodes: Mapping[str, Any], together: Callable[[Any], Any], unread: Callable[[Leaf, Any], Any]
     ) -> dict[str, Any]:
-        """Values of the nodes in the structure of the parameters, with `together` those of copies and `unread` of initial values."""
+        """Values of the nodes in the structure of the parameters, with `together` those of copies, and `unread` of other leaves and initial values."""
         values: dict[Leaf, Any] = {}
         for node in self._nodes.values():
             tree, leaves = self.of(node)
@@ -179,7 +206,7 @@ class ParamsNodes:
         for key, value in self.initial.items():
             leaves, structure = jax.tree.flatten(value)
             found[key] = structure.unflatten(
-                [values[key, i] if (key, i) in values else unread(_as_array(leaf)) for i, leaf in enumerate(leaves)]
+                [values[key, i] if (key, i) in values else unread((key, i), _as_array(x)) for i, x in enumerate(leaves)]
             )
         return found
 
@@ -205,7 +232,8 @@ class ParamsNodes:
                 continue
             values = [jax.tree.leaves(params[key])[i] for key, i in leaves]
             found |= dict.fromkeys(node.names, jax.tree.structure(tree).unflatten(values))
-        return found
+        unread = {self.leaf_name((key, i)): jax.tree.leaves(params[key])[i] for key, i in self._unread}
+        return found | ({UNREAD: unread} if unread else {})
 
     def leaf(self, leaf: Leaf) -> Any:
         """A leaf's initial value."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
 from ampjax.frontend.draft.payload_types import raw_type
 from ampjax.ir.wires import Wire
+
+if TYPE_CHECKING:
+    from ampjax.frontend.instance_columns import Columns
 
 Leaf = tuple[str, int]
 """A leaf of the parameters: its top-level key, and its number among that key's leaves."""
@@ -95,16 +98,42 @@ class Computed:
 
 
 @dataclass(frozen=True, eq=False)
+class Source:
+    """Where the elements of a copied sequence are.
+
+    Args:
+      elements: The sequence of which it is a copy, which is none itself.
+      rows: From the data set to `[rows of the space around the copy]`: the row of the space around `elements` whose sequence each has.
+    """
+
+    elements: Elements
+    rows: Callable[[Columns], np.ndarray]
+
+
 class Elements:
     """A sequence: what is known of an element, in the space of the elements.
 
     Args:
       space: The elements' space.
-      element: A `Static`, `Computed` or `Elements` in it.
+      element: A `Static`, `Computed` or `Elements` in it; or what makes that when somebody first goes through the sequence.
+      source: Of what it is a copy: who reads single elements reads them there, and none is copied for that. None if it is none.
     """
 
-    space: IndexSpace
-    element: Any
+    def __init__(self, space: IndexSpace, element: Value | Callable[[], Value], source: Source | None = None):
+        self.space, self.source, self._element = space, source, element
+
+    @property
+    def element(self) -> Value:
+        """What is known of an element."""
+        if not isinstance(self._element, Constant | OfParams | Static | Computed | Elements):
+            self._element = self._element()
+        return self._element
+
+    @property
+    def innermost(self) -> Value:
+        """What is known of an element of the innermost sequence, where the elements are sequences; a copy's are not made for that."""
+        element = self.element if self.source is None else self.source.elements.element
+        return element.innermost if isinstance(element, Elements) else element
 
 
 Value = Constant | OfParams | Static | Computed | Elements

@@ -107,7 +107,7 @@ def split_between(
 
     def to(value: Value, which: int) -> Value:
         if isinstance(value, Elements):
-            return Elements(value.space, to(value.element, which))
+            return Elements(value.space, lambda: to(value.element, which), value.source)
         if not isinstance(value, Computed):
             return value
         flow = value.flow

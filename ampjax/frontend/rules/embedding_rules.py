@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import Call
+from ampjax.frontend.deduction.index_checks import check
 from ampjax.frontend.deduction.lowering import Lowering
 from ampjax.frontend.draft import payload_notes
 from ampjax.frontend.draft.index_spaces import Region
@@ -23,6 +24,10 @@ def look_up(low: Lowering, call: Call, operands: Sequence[Value], region: Region
         fix = "Take them from the example; a row that all examples read can be a key of the parameters."
         raise GraphError(call.line, "ids that depend on the example", "the same for all examples", fix)
     key = low.draft.params.key_of(table, call.line)
+    if isinstance(ids, Static) and region.is_known:
+        allowed = f"a number from 0 to {table.shape[0] - 1}, of a row of the table `{key}`"
+        one = ids.column, region, 0, table.shape[0], call.line, allowed
+        low.draft.checks.append(lambda data: check(data, *one))
     note = NodeNote(
         name=f"{key}/ids",
         region=region,

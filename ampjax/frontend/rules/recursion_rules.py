@@ -1,7 +1,6 @@
 """How a recursion becomes nodes: an element's result goes to each place that asks for it, which waits with a message of its own.
 
-A place that asks (`recur(j)`) knows the number of the element that it asks and its rank among those that ask the same one; the copies of a result
-are numbered, and the two meet by these numbers.
+A place that asks (`recur(j)`) reads an element by its number (`draft/reads.py`), and the results go around a loop until all places have them.
 """
 
 from __future__ import annotations
@@ -17,12 +16,11 @@ from ampjax.errors import DataError, GraphError
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.deduction.lowering import Lowering, by_dtype
 from ampjax.frontend.draft import payload_notes
-from ampjax.frontend.draft.graph_draft import built
 from ampjax.frontend.draft.index_spaces import Column, Guard, IndexSpace, Region
+from ampjax.frontend.draft.reads import Reads
 from ampjax.frontend.draft.values import Computed, Constant, Elements, Flow, Static, Value, Wanted
-from ampjax.frontend.rules.branch_rules import second, split_by
+from ampjax.frontend.rules.branch_rules import split_by
 from ampjax.frontend.rules.sequence_rules import elements_space
-from ampjax.ir.builders import payload_builders, ragged_builders
 
 _MEND = "Mend the numbers in the data."
 
@@ -145,27 +143,15 @@ class _Place:
           result: The results, one for each element.
           number: Which of the groups they are.
         """
-        elements, rows, name = self.recursion.space, self.region.space, self.name
-        asked = rows.fact(f"{name}_of", self.number, f"number of the element that is asked ({self.line})")
-        rank = rows.fact(f"{name}_i", Column(rows, self._ranks), "its rank among those that ask the same element")
-        count = elements.fact(f"{name}_n", Column(elements, self._counts), f"how many ask for it ({self.line})")
-        waiting = payload_notes.place(low.draft, self.asking, f"{name}/asks", self.line)
-        sent, met = low.draft.name(f"{name}/copies"), low.draft.name(f"{name}/gets")
-        key = (*(elements.parent.key if elements.parent else ()), asked, rank)
-
-        def make() -> Any:
-            to_each = lambda s, i: s.replace(**{asked: getattr(s, elements.index), rank: i})
-            copies = ragged_builders.flatmap(built(result), lambda s: getattr(s, count), to_each, name=sent)
-            return payload_builders.npt(met, second, join=key)(built(waiting), copies)
-
+        reads = Reads(self.asking, self.recursion.space, lambda data: self.edges(data)[1], self.name, self.line)
         flow, first = self._loops[number]
-        low.draft.close_loop(flow, first, low.draft.control(self.asking, result.types, make))
+        low.draft.close_loop(flow, first, reads.copies(low.draft, result))
 
-    def edges(self, data: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """`[asking rows]` each: rows that ask, their elements' rows, and the rows of the elements that they ask."""
+    def edges(self, data: Any) -> tuple[np.ndarray, np.ndarray]:
+        """`[asking rows]` each: the row of the element that each belongs to, and of the one that it asks."""
         return data.once((self, "edges"), lambda: self._edges(data))
 
-    def _edges(self, data: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _edges(self, data: Any) -> tuple[np.ndarray, np.ndarray]:
         elements, space = self.recursion.space, self.region.space
         rows = self.asking.rows(data)
         assert rows is not None
@@ -175,24 +161,13 @@ class _Place:
         for wrong in np.flatnonzero(numbers >= n)[:1]:
             where = f"{self.line}, instance {elements.instances(data)[own[wrong]]}"
             raise DataError(where, f"an element below {n[wrong]}, or a negative number", f"{numbers[wrong]}", _MEND)
-        return rows, own, elements.starts(data)[parents] + numbers
-
-    def _ranks(self, data: Any) -> np.ndarray:
-        rows, _, asked = self.edges(data)
-        order = np.argsort(asked, kind="stable")
-        starts = np.searchsorted(asked[order], asked[order])
-        ranks = np.full(self.region.space.n_rows(data), -1)
-        ranks[rows[order]] = np.arange(len(order)) - starts
-        return ranks
-
-    def _counts(self, data: Any) -> np.ndarray:
-        return np.bincount(self.edges(data)[2], minlength=self.recursion.space.n_rows(data))
+        return own, elements.starts(data)[parents] + numbers
 
 
 def _check_order(data: Any, recursion: _Recursion, line: str) -> None:
     """Checks that no result is made of itself: takes away, again and again, the elements that ask for nothing that is left."""
     space = recursion.space
-    edges = [place.edges(data)[1:] for place in recursion.places]
+    edges = [place.edges(data) for place in recursion.places]
     own = np.concatenate([np.zeros(0, np.int64), *(a for a, _ in edges)])
     asked = np.concatenate([np.zeros(0, np.int64), *(b for _, b in edges)])
     order = np.argsort(asked, kind="stable")

@@ -8,7 +8,9 @@ from typing import Any
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.deduction.equations import Equations, Name, flatten, places_of
+from ampjax.frontend.deduction.known_values import KnownValues
 from ampjax.frontend.deduction.lowering import Lowering, by_dtype
+from ampjax.frontend.deduction.opened_functions import Opened
 from ampjax.frontend.draft import payload_notes
 from ampjax.frontend.draft.graph_draft import built
 from ampjax.frontend.draft.index_spaces import Region
@@ -73,6 +75,9 @@ def node(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
         raise GraphError(
             call.line, "a name of its own for the node", f"`{name}`, as a key of the parameters is called", fix
         )
+    known = KnownValues(low, region, Opened(equations, results, dict(zip(atoms.values(), operands, strict=True))))
+    for equation in equations:  # finds numbers of the instances that are to be checked; the node computes all by itself
+        known.take_early(equation)
     names = list(atoms.values())
     types = [variable.aval for variable in function.jaxpr.outvars]
     note = NodeNote(

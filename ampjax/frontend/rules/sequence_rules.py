@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from ampjax.errors import DataError, GraphError
+from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.deduction.lowering import Lowering
-from ampjax.frontend.draft import payload_notes
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace, Region
-from ampjax.frontend.draft.node_bodies import NodeNote
-from ampjax.frontend.draft.values import Computed, Constant, Elements, Flow, Static, Value, Wanted
+from ampjax.frontend.draft.values import Computed, Constant, Elements, Static, Value, Wanted
 from ampjax.frontend.rules.first_rounds import begun_apart, first_round
 from ampjax.frontend.rules.foresight import Foresight
-from ampjax.frontend.rules.loops import Loop, carried, leave
-from ampjax.frontend.rules.reduction_rules import group_and_reduce, segment_sum
+from ampjax.frontend.rules.loops import Loop, carried
 
 
 def scan(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
@@ -78,50 +74,6 @@ def length(low: Lowering, call: Call, operands: Sequence[Value], region: Region,
     return [Static(Column(sizes.space, lambda data: np.maximum(sizes.of(data), 0).astype(np.int32)))]
 
 
-def take(low: Lowering, call: Call, operands: Sequence[Value], region: Region, wanted: Wanted) -> list[Any]:
-    """One element: its message goes out, the others end."""
-    at, *sequences = operands
-    if not isinstance(at, Static | Constant):
-        fix = "Choose by the instance's integers; or weigh all elements, as attention does."
-        raise GraphError(
-            call.line, "an element's number that follows from the instance", "one that depends on parameters", fix
-        )
-    place = low.column(at, region, jax.ShapeDtypeStruct((), np.int64))
-    taken: dict[int, Flow] = {}
-    results: list[Any] = []
-    for xs in sequences:
-        assert isinstance(xs, Elements)
-        space, element = xs.space, xs.element
-        wanted_row = _row_at(space, place)
-        low.draft.checks.append(lambda data, s=space, w=wanted_row: _check_taken(data, region, s, w, call.line))
-        if isinstance(element, Static):
-            column = element.column.inside(space)
-            results.append(
-                Static(Column(region.space, lambda data, c=column, s=space, w=wanted_row: _rows_at(data, c, s, w)))
-            )
-        elif isinstance(element, Computed) and space.is_ragged:
-            flow = element.flow
-            if id(flow) not in taken:
-                taken[id(flow)] = _row_of(low, flow, _is_at(space, wanted_row), region, call)
-            results.append(Computed(taken[id(flow)], element.part))
-        elif isinstance(element, Computed):
-            flow = element.flow
-            if id(flow) not in taken:
-                field = space.fact(
-                    low.number("taken"), _is_at(space, wanted_row), f"whether the element is taken ({call.line})"
-                )
-                inner = region.within(space)
-                flow = payload_notes.fresh(low.draft, flow, "take", call.line)
-                chosen, _ = low.draft.split(flow, lambda s, f=field: getattr(s, f) == 1, [inner, inner], "take")
-                taken[id(element.flow)] = leave(low, chosen, space, region, "take/leave")
-            results.append(Computed(taken[id(element.flow)], element.part))
-        else:
-            raise GraphError(
-                call.line, "a sequence of arrays", "a sequence of sequences", "Take an element inside `map`."
-            )
-    return results
-
-
 def elements_space(xs: Sequence[Value], call: Call) -> IndexSpace:
     """The space of the elements of sequences that are gone through together.
 
@@ -161,56 +113,3 @@ def _check_nodes(closed: Sequence[Value], n_carry: int, call: Call) -> None:
     if any(isinstance(value, Elements) for value in closed):
         fix = "Reduce or take from it outside; a sequence over the same nodes is an argument of the `map`."
         raise GraphError(call.line, "arrays beside a node of a graph", "a whole sequence from outside", fix)
-
-
-def _row_of(low: Lowering, flow: Flow, is_it: Column, region: Region, call: Call) -> Flow:
-    """The chosen row of each ragged message: the sum of all rows, of which all others are made zero."""
-    rows: list[Value] = [Computed(flow, part) for part in range(len(flow.types))]
-    flag = jax.ShapeDtypeStruct((), np.int32)
-
-    def masked(_: Any, chosen: Any, *values: Any) -> list[Any]:
-        return [jnp.where(chosen == 1, value, jnp.zeros_like(value)) for value in values]
-
-    group = [range(len(rows))]
-    note = NodeNote(
-        "take", flow.region, [Static(is_it), *rows], [flag, *flow.types], masked, flow.types, group, call.line
-    )
-    (chosen,) = payload_notes.compute(low.draft, note)
-    return group_and_reduce(low, chosen, flow.region.space, region, call, segment_sum)
-
-
-def _row_at(space: IndexSpace, place: Column) -> Callable[[Any], np.ndarray]:
-    def rows(data: Any) -> np.ndarray:
-        at, n = place.of(data).astype(np.int64), space.lengths(data)
-        return np.where(at < 0, at + n, at)
-
-    return rows
-
-
-def _check_taken(
-    data: Any, region: Region, space: IndexSpace, wanted_row: Callable[[Any], np.ndarray], line: str
-) -> None:
-    """Checks that the elements that are taken are there, wherever they are taken."""
-    at, n, rows = wanted_row(data), space.lengths(data), region.rows(data)
-    is_missing = (at < 0) | (at >= n)
-    for row in (np.flatnonzero(is_missing) if rows is None else rows[is_missing[rows]])[:1].tolist():
-        raise DataError(
-            f"{line}, instance {region.space.instances(data)[row]}",
-            "an element that the sequence has",
-            f"number {at[row]} of {n[row]} elements",
-            "Take what is there; `amp.cond` of `amp.length` chooses what to do without.",
-        )
-
-
-def _rows_at(data: Any, column: Column, space: IndexSpace, wanted_row: Callable[[Any], np.ndarray]) -> np.ndarray:
-    """One element of each row's sequence; anything where it has none, which nobody reads."""
-    values, rows = column.of(data), space.starts(data) + wanted_row(data)
-    return (
-        values[np.clip(rows, 0, len(values) - 1)]
-        if len(values)
-        else np.zeros((len(rows), *values.shape[1:]), values.dtype)
-    )
-
-
-def _is_at(space: IndexSpace, wanted_row: Callable[[Any], np.ndarray]) -> Column:
-    return Column(space, lambda data: (space.numbers(data) == wanted_row(data)[space.parents(data)]).astype(np.int64))

@@ -10,6 +10,7 @@ from ampjax.errors import HostError
 from ampjax.hosts.fleet import Fleet, Ready
 from ampjax.hosts.host_link import HostLink
 from ampjax.hosts.hosted_executor import HostedExecutor
+from ampjax.hosts.hosted_groups import Together
 from ampjax.hosts.hosted_store import HostedStore
 from ampjax.hosts.hosts import Place
 from ampjax.hosts.layout import HostLayout
@@ -41,7 +42,11 @@ class Running(NamedTuple):
 
 
 def connect(
-    program: HostProgram, plan: Plan, start: Callable[[], Running], tables: Mapping[str, SentTable]
+    program: HostProgram,
+    plan: Plan,
+    start: Callable[[], Running],
+    tables: Mapping[str, SentTable],
+    together: Together,
 ) -> HostedExecutor:
     """Makes the executor.
 
@@ -50,12 +55,13 @@ def connect(
       plan: The plan.
       start: Starts hosts: now, and again if one has died.
       tables: The tables of nodes whose parameters are one, which travel to their hosts.
+      together: What is updated together, by the driver.
 
     Raises:
       HostError: If a host does not start, or has another plan.
     """
     fleet = Fleet(plan, HostLayout(plan, program.host_of_space), lambda: _greeted(plan, start()))
-    store = HostedStore(fleet, program.params, program.training, tables)
+    store = HostedStore(fleet, program.params, program.training, tables, together)
     try:
         store.send_tables()
     except BaseException:

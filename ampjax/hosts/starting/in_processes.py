@@ -9,6 +9,7 @@ import jax
 
 from ampjax.cluster import HostContext, HostOptions, spawn
 from ampjax.hosts.hosted_executor import HostedExecutor
+from ampjax.hosts.hosted_groups import NOTHING, Together
 from ampjax.hosts.hosts import Hosts, Place
 from ampjax.hosts.starting.connect import Running, connect
 from ampjax.hosts.starting.make_host import BETWEEN_HOSTS, HostProgram
@@ -24,6 +25,7 @@ def start_processes(
     plan: Plan,
     hosts: Hosts,
     tables: Mapping[str, SentTable] = MappingProxyType({}),
+    together: Together = NOTHING,
 ) -> HostedExecutor:
     """Starts a process for each host.
 
@@ -32,6 +34,7 @@ def start_processes(
       plan: The plan.
       hosts: Which there are.
       tables: The tables of nodes whose parameters are one, which travel to their hosts.
+      together: What is updated together, by the driver.
 
     Returns:
       The executor that lets them carry launches out; they end when it is closed.
@@ -61,4 +64,4 @@ def start_processes(
         alive = [lambda host=host: host.alive for host in started]
         return Running(hosts.names, [host.channel for host in started], places, alive, started.close)
 
-    return connect(program, plan, start, tables)
+    return connect(program, plan, start, tables, together)

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from ampjax.cluster import memory_pair
 from ampjax.devices.allreduce import Device
 from ampjax.hosts.hosted_executor import HostedExecutor
+from ampjax.hosts.hosted_groups import NOTHING, Together
 from ampjax.hosts.hosts import DRIVER, Hosts, Place
 from ampjax.hosts.starting.connect import Running, connect
 from ampjax.hosts.starting.make_host import BETWEEN_HOSTS, HostProgram
@@ -23,6 +24,7 @@ def start_threads(
     hosts: Hosts,
     devices: Sequence[Device],
     tables: Mapping[str, SentTable] = MappingProxyType({}),
+    together: Together = NOTHING,
 ) -> HostedExecutor:
     """Starts a thread for each host.
 
@@ -32,6 +34,7 @@ def start_threads(
       hosts: Which there are.
       devices: The devices of hosts, in turn, unless `hosts` says which: all memory spaces of a host have one.
       tables: The tables of nodes whose parameters are one, which travel to their hosts.
+      together: What is updated together, by the driver.
 
     Returns:
       The executor that lets them carry launches out; they end when it is closed.
@@ -56,4 +59,4 @@ def start_threads(
         places = [Place(f"thread {number} of this process", os.getpid()) for number in range(n)]
         return Running(names, [channel for channel, _ in drivers], places, [thread.is_alive for thread in threads], end)
 
-    return connect(program, plan, start, tables)
+    return connect(program, plan, start, tables, together)

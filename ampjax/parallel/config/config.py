@@ -101,10 +101,12 @@ class ParallaxConfig:
         server costs about two and a half times as much as a row of a dense update, so at 0.4 both take as long (two CPU replicas, a
         table of 100,000 × 64: at 0.3 a table is faster by a half, at 0.5 the dense update by nearly as much). A variable that would not
         fit into the device's memory with its gradient is a table in any case. With a number above 1 every sparse variable is one.
+      shared: Patterns (see `partitioner`) of leaves of the batch that all replicas need whole, such as negatives, a queue or weights of classes.
+        They have no axis of examples and are not cut; the loss is that of one device. In `Parts` each part has the same.
       keep_dense: Patterns (see `partitioner`) of variables that are kept dense even if they could be sparse, for optimizers that are not
         row-wise.
       table_mode: `faithful`: rows that a step does not touch still follow the optimizer (momentum, Adam), so training equals
-        the dense program. `lazy`: they stay as they are.
+        the dense program; a step costs an update of all rows, which are made in turn. `lazy`: they stay as they are, and cost nothing.
       wire_dtype: The dtype in which rows and their gradients travel: `float32` or `bfloat16`.
       folder: The folder for tables as memory-mapped files; None keeps them in memory.
       server_processes: Whether each server is a process of its own on this machine, and not a part of this process. The training is
@@ -112,9 +114,11 @@ class ParallaxConfig:
         `runner.close()`, or with the runner.
       check_finite: Whether a gradient that is not finite stops the step before anything is changed. If not, the optimizer gets
         dense variables' gradients as they are (`optax.zero_nans`, `optax.apply_if_finite`); tables refuse such rows all the same.
-      check_equivalence: What to do if the first batch's joined loss differs from the replicas' losses by more than rounding, or if all
-        replicas share a random key: `warn` (`EquivalenceWarning`), `error` (`EquivalenceError`, before anything changes), or `off`, which
-        compares nothing. `runner.explain()` shows the two losses, or why they were not compared.
+      check_equivalence: What to do if a batch's joined loss differs from the replicas' losses by more than rounding, or if all replicas share
+        a random key: `warn` (`EquivalenceWarning`, once), `error` (`EquivalenceError`, before anything changes), or `off`, which compares
+        nothing. The first batch is compared. A later one is compared too, at the cost of two forward passes, unless the program proves
+        that both losses are equal: it takes a mean over examples, and what it divides by is the same for all replicas. `runner.explain()`
+        shows the first batch's losses, and what is proved.
       checkpoint: When and where to save; None leaves it to `runner.save`.
       seed: The seed of `runner.keys`, the replicas' random keys.
 
@@ -134,6 +138,7 @@ class ParallaxConfig:
     sample: SampleTimes = SampleTimes()
     partitions: int | None = None
     alpha_threshold: float = ALPHA_THRESHOLD
+    shared: tuple[str, ...] = ()
     keep_dense: tuple[str, ...] = ()
     table_mode: str = "faithful"
     wire_dtype: str = "float32"
@@ -161,6 +166,7 @@ class ParallaxConfig:
         _instance("checkpoint", self.checkpoint, Checkpoints | None)
         above_zero("alpha_threshold", self.alpha_threshold, WHAT_ALPHA_DOES)
         _patterns("keep_dense", self.keep_dense)
+        _patterns("shared", self.shared)
         if not self.sync and self.run_option == "ar":
             raise SettingsError(
                 "setting `sync`",
@@ -196,7 +202,7 @@ _SWITCHES = (
 
 def _instance(name: str, value: Any, kind: Any) -> None:
     if not isinstance(value, kind):
-        wanted = getattr(kind, "__name__", "Checkpoints or None")
+        wanted = kind.__name__ if isinstance(kind, type) else "Checkpoints or None"
         raise SettingsError(f"setting `{name}`", f"a {wanted}", f"{value!r}", "Change the setting.")
 
 

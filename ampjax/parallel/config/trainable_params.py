@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ampjax.devices.host_arrays import host_array, require_32_bits
 from ampjax.errors import ParameterError
 from ampjax.parallel.config.leaf_paths import by_path
 
@@ -24,24 +25,27 @@ def checked_params(params: Tree) -> Tree:
       params: What the user gave.
 
     Raises:
-      ParameterError: If there is no leaf, or one is not an array of finite numbers, real or complex.
+      ParameterError: If there is no leaf, or one is not an array of finite numbers, real or complex, which JAX holds.
     """
     leaves = by_path(params)
     if not leaves:
         raise ParameterError("params", "at least one array", "none", "Pass the parameters as a pytree.")
-    for path, leaf in leaves.items():
-        dtype = leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype  # NumPy takes no random keys
-        if not jnp.issubdtype(dtype, jnp.inexact):
+    arrays = []
+    for path, given in leaves.items():
+        leaf = host_array(given, f"parameter `{path}`", ParameterError)
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
             raise ParameterError(
                 f"parameter `{path}`",
                 "floats or complex numbers, which have a gradient",
-                str(dtype),
-                "Close over it in the loss function (of a flax module, `nnx.split` parts it off), or pass it in the batch.",
+                str(leaf.dtype),
+                "Close over it in the loss function (of a module, `nnx.split` or `equinox.partition` parts it off), or pass it in the batch.",
             )
-        wide = np.result_type(dtype, np.float32)  # NumPy does not know all of JAX's short floats
+        wide = np.result_type(leaf.dtype, np.float32)  # NumPy does not know all of JAX's short floats
         if not bool(np.isfinite(np.asarray(leaf, wide)).all()):
             raise ParameterError(f"parameter `{path}`", "finite values", "NaN or infinity", "Initialise it anew.")
-    return jax.tree.map(lambda leaf: np.asarray(leaf, jax.dtypes.canonicalize_dtype(np.asarray(leaf).dtype)), params)
+        require_32_bits(leaf, f"parameter `{path}`", ParameterError)
+        arrays.append(np.asarray(leaf, jax.dtypes.canonicalize_dtype(leaf.dtype)))
+    return jax.tree.unflatten(jax.tree.structure(params), arrays)
 
 
 def check_like(params: Tree, first: Tree) -> None:

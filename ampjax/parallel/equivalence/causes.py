@@ -62,7 +62,7 @@ class Losses:
 
 
 def explain_difference(
-    losses: Losses, n: int, config: ParallaxConfig, nearby: bool, find: Callable[[], list[Mixing]]
+    losses: Losses, n: int, config: ParallaxConfig, nearby: bool, find: Callable[[], list[Mixing]], which: str
 ) -> EquivalenceError:
     """The error for losses that differ, with the likely cause.
 
@@ -72,6 +72,7 @@ def explain_difference(
       config: The settings.
       nearby: Whether the losses are those at parameters that were moved a little.
       find: Finds the equations that bring examples together; called if nothing simpler explains the difference.
+      which: What the batch is called.
 
     Returns:
       The error.
@@ -79,7 +80,7 @@ def explain_difference(
     at = " (at parameters nearby, where it shows)" if nearby else ""
     average = config.average_dense
     return EquivalenceError(
-        f"loss_fn, the first batch cut for {n} replicas",
+        f"loss_fn, {which} cut for {n} replicas",
         f"the joined batch's loss, {losses.joined:.6g}{at}",
         f"{losses.replicas:.6g}, the {average} of the replicas' losses, where rounding explains {losses.rounding:.1g}",
         f"Likely cause: {_cause(losses, n, config, find)} {OFF}",
@@ -101,6 +102,22 @@ def _cause(losses: Losses, n: int, config: ParallaxConfig, find: Callable[[], li
     lines = {mixing.kind: mixing.line for mixing in reversed(find())}
     advice = [_ADVICE[kind].format(lines[kind] or "the program") for kind in _ADVICE if kind in lines]
     return " Or: ".join(advice) or _UNKNOWN
+
+
+def explain_divisors(lines: Sequence[str], n: int, which: str) -> EquivalenceError:
+    """The error for parts whose losses are divided by different sums.
+
+    Args:
+      lines: The user's source lines that divide.
+      n: The number of replicas.
+      which: What the batch is called.
+    """
+    return EquivalenceError(
+        f"loss_fn, {which} in parts for {n} replicas",
+        "a loss that is divided by the same number at all replicas, since their mean is taken",
+        "different sums over the replicas' own parts",
+        f"Likely cause: {_ADVICE['quotient'].format(', '.join(lines))} {OFF}",
+    )
 
 
 def explain_shared_keys(

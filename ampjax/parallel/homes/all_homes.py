@@ -6,10 +6,11 @@ Knows homes, not devices.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import jax
 import numpy as np
 
 from ampjax.errors import TableError
@@ -21,9 +22,11 @@ from ampjax.parallel.homes.dense_homes import DenseHome
 from ampjax.parallel.homes.placement import place_variables
 from ampjax.parallel.homes.row_homes import Grads, PulledRows, RowGrads, RowHome, row_bytes
 from ampjax.parallel.homes.server_totals import ServerTotals
+from ampjax.sparse.rewrite.stacks import Stack
 from ampjax.sparse.rows.parallel_calls import all_of
 from ampjax.sparse.table.pending_update import PendingUpdate
 from ampjax.sparse.table.sharded_table import Table
+from ampjax.sparse.table.table_parts import TablePart
 from ampjax.utils.interrupts import uninterrupted
 
 Tree = Any
@@ -39,6 +42,7 @@ class VariableHomes:
       split: The optimizer, cut into a shared part and rules for rows.
       dense: The home of dense variables.
       rows: By table its home.
+      stacks: By table the variables whose rows it holds.
       server_totals: What servers exchange in an update.
       load: Bytes of dense variables at each server.
 
@@ -49,6 +53,7 @@ class VariableHomes:
     split: Split
     dense: DenseHome
     rows: Mapping[str, RowHome]
+    stacks: Mapping[str, Stack]
     server_totals: ServerTotals
     load: Sequence[int]
     n_updates: int = field(default=0, init=False)
@@ -92,8 +97,19 @@ class VariableHomes:
 
     @property
     def tables(self) -> dict[str, list[Table]]:
-        """By path a variable's table, or every machine's."""
+        """By name a table, or every machine's."""
         return {path: home.tables for path, home in self.rows.items()}
+
+    def parts(self) -> dict[str, TablePart]:
+        """By variable its rows in its table, in the order of the parameters."""
+        result, states = {}, self.split.state
+        for name, stack in self.stacks.items():
+            table = self.rows[name].table
+            for path, (first, end) in stack.spans.items():
+                names = [states.names[place] for place in states.places(path)]
+                state = [replace(of_rule, name=own) for of_rule, own in zip(table.rule.state, names, strict=True)]
+                result[path] = TablePart(table, first, end, tuple(state))
+        return {path: result[path] for path in self.split.params.names if path in result}
 
     def write(self, params: Tree, state: Tree, tables: Mapping[str, list[Table]]) -> None:
         """Replaces all variables and the optimizer's state.
@@ -101,11 +117,32 @@ class VariableHomes:
         Args:
           params: Dense parameters, None in place of tables.
           state: The optimizer's shared state.
-          tables: By path, the copies of its table.
+          tables: By name, the copies of a table.
         """
         self.dense.write(params, state)
         for path, home in self.rows.items():
             home.tables = tables[path]
+
+    def write_state(self, leaves: Mapping[str, Any]) -> None:
+        """Replaces some leaves of the optimizer's state.
+
+        Args:
+          leaves: By path, arrays like the leaves; of rows, tables.
+        """
+        names = self.split.state
+        params, state = self.dense.read()
+        shared = dict(zip([names.names[place] for place in names.places(None)], jax.tree.leaves(state), strict=True))
+        if shared.keys() & leaves.keys():
+            self.dense.write(params, names.fill([leaves.get(name, old) for name, old in shared.items()]))
+        for path, part in self.parts().items():
+            own = [leaves.get(state.name) for state in part.state]
+            if any(new is not None for new in own):
+                states = [old if new is None else new for old, new in zip(part.arrays()[1:], own, strict=True)]
+                for table in self.rows[self._table_of(path)].tables:
+                    table.set_state(part.first, states)
+
+    def _table_of(self, path: str) -> str:
+        return next(name for name, stack in self.stacks.items() if path in stack.paths)
 
     def is_split(self, counts: Mapping[str, int]) -> bool:
         """Whether some tables have these numbers of partitions already.
@@ -137,11 +174,12 @@ class VariableHomes:
           waiting: By table its row gradients.
 
         Returns:
-          By path an array, or `RowGrads` for a table.
+          By path an array, or `RowGrads` for a variable in a table.
         """
-        return by_path(self.dense.fetch(grads)) | {
-            path: RowGrads(*home.fetch(waiting[path])) for path, home in self.rows.items()
-        }
+        result: dict[str, Any] = by_path(self.dense.fetch(grads))
+        for name, home in self.rows.items():
+            result |= {path: RowGrads(*of_one) for path, *of_one in self.stacks[name].parts(*home.fetch(waiting[name]))}
+        return result
 
 
 @dataclass(frozen=True)

@@ -13,16 +13,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from ampjax.jaxprs.primitives import called, opened
+from ampjax.jaxprs.primitives import CALLS, REMATERIALIZED, called, opened
 from ampjax.parallel.homes.row_homes import WHOLE, Reading
+from ampjax.sparse.detection.row_axes import table_shape
 from ampjax.sparse.rewrite.pulled_step import SparseProgram
 from ampjax.sparse.table.table_settings import DTYPES
 
 Tree = Any
 Use = tuple[np.dtype, int, int]
 """The dtype in which some columns are used, the first of these columns, and the one after the last."""
-
-_CALLS = ("jit", "pjit", "closed_call", "remat", "checkpoint")
 
 
 class Readings:
@@ -48,10 +47,20 @@ class Readings:
         """
         shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(batch)) if self._narrow else ()
         if shapes not in self._known:
-            self._known[shapes] = {path: self._read(path, batch) for path in self._program.tables}
+            self._known[shapes] = {table: self._read(table, batch) for table in self._program.tables}
         return self._known[shapes]
 
-    def _read(self, path: str, batch: Tree) -> Reading:
+    def _read(self, table: str, batch: Tree) -> Reading:
+        first, *others = {self.of_variable(path, batch) for path in self._program.stacks[table].paths}
+        return WHOLE if others else first
+
+    def of_variable(self, path: str, batch: Tree) -> Reading:
+        """What a program reads of one variable's rows.
+
+        Args:
+          path: The variable.
+          batch: The batch.
+        """
         return reading(self._program, path, batch) if self._narrow else WHOLE
 
 
@@ -84,7 +93,7 @@ def reading(program: SparseProgram, path: str, batch: Tree) -> Reading:
 
     Args:
       program: The loss on pulled rows.
-      path: The table.
+      path: The variable.
       batch: A batch.
 
     Returns:
@@ -94,8 +103,8 @@ def reading(program: SparseProgram, path: str, batch: Tree) -> Reading:
     split = program.split_loss(batch)
     jaxpr, _ = opened(split.traced.jaxpr)
     place = [leaf.path for leaf in split.traced.leaves].index(path)
-    table = program.tables[path]
-    width = table.shape[-1] if len(table.shape) > 1 else 0
+    table = split.traced.leaves[place]
+    width = table_shape(table.shape, program.axes[path])[-1] if len(table.shape) > 1 else 0
     is_last = width > 0 and len(table.shape) - 1 not in program.axes[path]
     uses = _first_uses(
         jaxpr, jaxpr.invars[place], _Part(0, width, is_last), lambda number, part: {_all(table.dtype, part)}
@@ -124,7 +133,7 @@ def _first_uses(jaxpr: Any, var: Any, part: _Part, outside: Outside) -> set[Use]
 
 def _uses_by(eqn: Any, place: int, jaxpr: Any, part: _Part, outside: Outside) -> set[Use]:
     """How one equation uses one of its operands."""
-    if eqn.primitive.name in _CALLS:
+    if eqn.primitive.name in (*CALLS, *REMATERIALIZED):
         inner, _ = opened(called(eqn))
 
         def handed_out(number: int, part: _Part) -> set[Use]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from ampjax.cluster.hosts.resources import Resources
 from ampjax.devices.loss_collectives import AXIS
+from ampjax.devices.mapped import mapped
 from ampjax.devices.per_replica import replica_entry, replicate, shard_of, spread
 from ampjax.devices.random_keys import copy_leaf, data_of, wrapped_like
 from ampjax.optim.split_transform import Split, Totals
@@ -92,7 +93,7 @@ class DenseOnDevices:
 
     def __init__(self, split: Split, params: Tree, devices: Sequence[Any]):
         self._split, self._devices = split, list(devices)
-        self._update = jax.pmap(split.update, axis_name=AXIS, devices=self._devices)
+        self._update = mapped(split.update, self._devices, AXIS)
         self.write(params, split.init(params))
 
     def write(self, params: Tree, state: Tree) -> None:
@@ -158,7 +159,7 @@ class DenseOnDevices:
             # All variables are tables, and the optimizer has no state for all of them: nothing to map over.
             params, state, shared = self._split.jitted_update(self._params, self._state, grads, totals)
             return Proposal(params, state, _on_host(shared))
-        # Totals go to each device as mapped arguments: `pmap` mistakes a tuple of axes for one of leaves if there are as many.
+        # Totals go to each device as mapped arguments: JAX mistakes a tuple of axes for one of leaves if there are as many.
         everywhere = spread([totals] * len(self._devices), self._devices)
         params, state, shared = self._update(self._params, self._state, grads, everywhere)
         return Proposal(params, state, jax.tree.map(lambda leaf: shard_of(leaf, 0), shared))

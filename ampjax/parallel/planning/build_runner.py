@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from ampjax.cluster.hosts.resources import Resources
-from ampjax.errors import TableError
 from ampjax.optim.row_rule import RowRule
-from ampjax.optim.split_rows import split_rows
 from ampjax.optim.split_transform import Split
 from ampjax.parallel.config.config import ParallaxConfig
 from ampjax.parallel.config.leaf_paths import names
@@ -25,6 +22,7 @@ from ampjax.parallel.homes.row_copies import RowsOnEveryMachine
 from ampjax.parallel.homes.row_homes import RowHome, RowsAtServers
 from ampjax.parallel.homes.server_totals import ServerTotals
 from ampjax.parallel.homes.wire import Wire
+from ampjax.parallel.planning.stacking import split_optimizer
 from ampjax.parallel.planning.variable_plan import VariablePlan
 from ampjax.parallel.steps.asynchronous_steps import AsyncStep
 from ampjax.parallel.steps.replicas_here import ReplicasHere
@@ -35,10 +33,10 @@ from ampjax.parallel.workers.dense_at_workers import DenseAtWorkers
 from ampjax.parallel.workers.process_group import ProcessGroup
 from ampjax.parallel.workers.worker_program import WorkerProgram
 from ampjax.parallel.workers.workers_step import WorkersStep
-from ampjax.sparse.rewrite.pulled_step import SparseProgram
 from ampjax.sparse.servers.exports import jax_settings
 from ampjax.sparse.servers.processes import ServerProcesses
 from ampjax.sparse.table.sharded_table import Table
+from ampjax.sparse.table.table_parts import StackedValues
 
 Tree = Any
 Step = DenseStep | SparseStep | AsyncStep | WorkersStep
@@ -67,14 +65,13 @@ class RunnerSetup:
     group: ProcessGroup | None = None
 
 
-def build_step(setup: RunnerSetup, plan: VariablePlan, params: Tree, parts: Sequence[Tree]) -> Step:
+def build_step(setup: RunnerSetup, plan: VariablePlan, params: Tree) -> Step:
     """Makes the step of a planned model, with its parameters in their homes.
 
     Args:
       setup: What it is trained with.
       plan: What becomes of each variable.
       params: The first parameters.
-      parts: By replica its part of the first batch.
 
     Returns:
       The step.
@@ -89,14 +86,16 @@ def build_step(setup: RunnerSetup, plan: VariablePlan, params: Tree, parts: Sequ
         step = DenseStep(setup.loss_fn, plan.has_aux, setup.tx, resources.devices, reduction, config.check_finite)
         step.write(params, setup.tx.init(params))
         return step
-    split = _split(setup.tx, plan.program, params)
-    dense, tables = plan.program.split(params)
+    split = plan.split or split_optimizer(setup.tx, plan.program, params, {})
+    dense, rows = plan.program.split(params)
+    values = {name: _stacked(paths, rows) for name, paths in plan.program.members.items()}
     if setup.group is not None and setup.processes is not None:
         setup.group.carry(_worker_program(setup, plan, reduction), setup.processes.answer_question)
     homes = VariableHomes(
         split,
         _dense_home(setup, plan, split, dense, names(params)),
-        {path: _row_home(setup, plan, path, split.rules[path], tables[path]) for path in plan.tables},
+        {name: _row_home(setup, plan, name, split.rules[name], values[name]) for name in plan.program.tables},
+        plan.program.stacks,
         ServerTotals(resources, setup.wire, config.boundary_among_servers),
         plan.load(len(resources.servers)),
     )
@@ -111,23 +110,17 @@ def build_step(setup: RunnerSetup, plan: VariablePlan, params: Tree, parts: Sequ
     return SparseStep(*shared, resources.devices, reduction, config.check_finite)
 
 
-def _split(tx: optax.GradientTransformation, program: SparseProgram, params: Tree) -> Split:
-    """`split_rows`; where that can't be done, the advice names the setting with the tables in it."""
-    try:
-        return split_rows(tx, program.as_tables(params), tuple(program.tables), program.transposed)
-    except TableError as error:
-        text = names(params)
-        kept = ", ".join(f'"{text[path]}"' for path in program.tables)
-        fix = (
-            f"Keep tables dense, as `lamb`, `adafactor` and `muon` need them: `ParallaxConfig(keep_dense=({kept},))`; "
-            "or give them a transform that treats each row for itself (`optax.partition` with `adam` for tables)."
-        )
-        raise TableError(error.where, error.expected, error.got, fix) from error
-
-
 def _worker_program(setup: RunnerSetup, plan: VariablePlan, reduction: Reduction) -> WorkerProgram:
     program = plan.program
-    shared = (program.params, program.batch, dict(program.axes), program.mapped, plan.has_aux, reduction)
+    shared = (
+        program.params,
+        program.batch,
+        dict(program.axes),
+        program.members,
+        program.mapped,
+        plan.has_aux,
+        reduction,
+    )
     return WorkerProgram(setup.loss_fn, setup.tx, *shared, setup.config.check_finite, setup.config.sync, jax_settings())
 
 
@@ -143,13 +136,18 @@ def restart_step(setup: RunnerSetup, plan: VariablePlan, step: Step, params: Tre
     if isinstance(step, DenseStep):
         step.write(params, setup.tx.init(params))
         return
-    dense, values = plan.program.split(params)
-    tables = {path: [_like(table, values[path]) for table in copies] for path, copies in step.tables.items()}
+    dense, rows = plan.program.split(params)
+    values = {name: _stacked(paths, rows) for name, paths in plan.program.members.items()}
+    tables = {
+        name: [Table(values[name], table.rule, **table.settings) for table in copies]
+        for name, copies in step.tables.items()
+    }
     step.write(dense, step.homes.split.init(dense), tables)
 
 
-def _like(table: Table, values: Any) -> Table:
-    return Table(np.asarray(values), table.rule, **table.settings)
+def _stacked(paths: Sequence[str], rows: Mapping[str, Any]) -> Any:
+    """The rows of a table's variables, one after the other."""
+    return rows[paths[0]] if len(paths) == 1 else StackedValues([rows[path] for path in paths])
 
 
 def _reduction(setup: RunnerSetup, plan: VariablePlan) -> Reduction:
@@ -171,7 +169,9 @@ def _dense_home(setup: RunnerSetup, plan: VariablePlan, split: Split, params: Tr
         return DenseAtWorkers(split, params, setup.group)
     if not config.dense_at_servers:
         return DenseOnDevices(split, params, resources.devices)
-    servers = {text[path]: servers_of[0] for path, servers_of in plan.servers.items() if path not in plan.tables}
+    servers = {
+        text[path]: servers_of[0] for path, servers_of in plan.servers.items() if path not in plan.program.tables
+    }
     together = config.local_aggregation and setup.group is None  # processes pull and push for themselves
     return DenseAtServers(split, params, resources, servers, setup.wire, together)
 

@@ -5,23 +5,31 @@ Looks at the loss function and one batch; makes no table and no step.
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+import optax
 
 from ampjax.cluster.hosts.resources import RemoteDevice, Resources
 from ampjax.devices.loss_collectives import AXIS
 from ampjax.devices.memory_budget import device_bytes
-from ampjax.errors import SettingsError
+from ampjax.errors import ParameterError, SettingsError
+from ampjax.optim.split_transform import Split
 from ampjax.parallel.config.config import ParallaxConfig
 from ampjax.parallel.config.leaf_paths import matches, names
 from ampjax.parallel.config.partitioner import Group, Partitioner, group_variables
 from ampjax.parallel.homes.placement import place_variables
+from ampjax.parallel.homes.row_homes import row_bytes
+from ampjax.parallel.planning.saved_tables import AS_SAVED, SavedTables
+from ampjax.parallel.planning.stacking import by_shape, split_and_stack
 from ampjax.parallel.steps import batch_rows
 from ampjax.parallel.steps.step_programs import LossFn
-from ampjax.sparse.detection.detect import Analysis, Variable, find_sparse
+from ampjax.sparse.detection.detect import MIN_ROWS, Analysis, Variable, analyse
+from ampjax.sparse.detection.loss_jaxpr import MappedAxes, TracedLoss, abstract, signature, trace_loss
 from ampjax.sparse.rewrite.pulled_step import SparseProgram, rewrite
 from ampjax.sparse.table.table_or_dense import TableOrDense, table_or_dense
 
@@ -34,17 +42,19 @@ class VariablePlan:
 
     Args:
       analysis: What detection says of each variable.
-      program: The loss on pulled rows of the tables.
+      program: The loss on pulled rows of the tables, each of which holds the rows of one variable or of several.
+      split: The optimizer, cut in two; None if there is no table.
       has_aux: Whether the loss function gives `(loss, aux)`.
       alpha: By sparse variable, the share of its rows that a replica touched in the first batch.
       choice: By variable: `allreduce`, `server`, `table at servers` or `table on every machine`, and why.
       groups: Tables that are split alike.
       partitions: By table the number of partitions to start with.
-      servers: By variable at servers the server of each partition.
+      servers: By table or dense variable at servers the server of each partition.
     """
 
     analysis: Analysis
     program: SparseProgram
+    split: Split | None
     has_aux: bool
     alpha: Mapping[str, float]
     choice: Mapping[str, str]
@@ -54,8 +64,13 @@ class VariablePlan:
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """The variables that are tables."""
-        return tuple(self.program.tables)
+        """The variables that are kept by rows."""
+        return tuple(self.program.axes)
+
+    @property
+    def table_of(self) -> dict[str, str]:
+        """By variable that is kept by rows the table that holds them."""
+        return {path: name for name, paths in self.program.members.items() for path in paths}
 
     def load(self, n_servers: int) -> list[int]:
         """Bytes of dense variables at each server. They stay where they are when tables are split anew.
@@ -65,7 +80,7 @@ class VariablePlan:
         """
         result = [0] * n_servers
         for path, (server, *_) in self.servers.items():
-            result[server] += 0 if path in self.tables else _nbytes(self.analysis[path])
+            result[server] += 0 if path in self.program.tables else _nbytes(self.analysis[path])
         return result
 
 
@@ -76,6 +91,8 @@ def plan_variables(
     resources: Resources,
     config: ParallaxConfig,
     partitioners: Sequence[Partitioner],
+    tx: optax.GradientTransformation,
+    saved: SavedTables | None = None,
 ) -> VariablePlan:
     """Plans a model.
 
@@ -86,40 +103,134 @@ def plan_variables(
       resources: The machines.
       config: The settings.
       partitioners: The user's partitioners.
+      tx: The optimizer.
+      saved: The tables of the checkpoint from which the run goes on; None for a new run, in which alpha decides.
 
     Returns:
       What becomes of each variable.
 
     Raises:
+      TableError: If the optimizer does not work row by row on a table.
       ParameterError: If parameters don't fit the loss function.
-      DataError: If the batch is nothing that JAX takes.
-      SettingsError: If the loss is no scalar, a partitioner or a pattern of what stays dense fits nothing, or a `Weighted` shall be summed.
+      DataError: If the batch is nothing that JAX takes, or a saved table is not read row by row.
+      SettingsError: If the loss is no scalar, a partitioner or a pattern of what stays dense fits nothing, a `Weighted` shall be summed, or
+        a setting contradicts the checkpoint.
     """
     mapped = ((AXIS, len(parts)),) if config.sync else ()  # without a barrier each replica steps alone
-    analysis = find_sparse(loss_fn, params, parts[0], mapped=mapped)
+    traced = trace_loss(loss_fn, params, parts[0], mapped)
+    analysis = _analysis(traced, loss_fn, params, parts[0], mapped)
     text = names(params)
     _check_patterns(config.keep_dense, text)
     sparse = {v.path: v.axes for v in analysis if v.sparse and _may_be_table(v, text, config)}
-    program = rewrite(loss_fn, params, parts[0], sparse, mapped)
-    traced = program.split_loss(parts[0]).traced
+    program = rewrite(loss_fn, params, parts[0], sparse, mapped, by_shape(analysis, sparse), traced)
     _check_reductions(traced.is_weighted, config)
     alpha = measure_alpha(program, params, parts)
-    is_hybrid = config.run_option == "hybrid"
-    homes = _homes(analysis, alpha, resources, config) if is_hybrid else {}
-    tables = {path: axes for path, axes in sparse.items() if not is_hybrid or homes[path].is_table}
-    program = program if tables == sparse else rewrite(loss_fn, params, parts[0], tables, mapped)
-    groups = _groups(partitioners, {path: program.tables[path].shape[0] for path in tables}, text)
-    partitions = {path: _start(group, resources, config) for group in groups for path in group.paths}
+    return _plan(analysis, program, alpha, resources, config, partitioners, tx, saved)
+
+
+def plan_again(
+    plan: VariablePlan,
+    resources: Resources,
+    config: ParallaxConfig,
+    partitioners: Sequence[Partitioner],
+    tx: optax.GradientTransformation,
+    saved: SavedTables,
+) -> VariablePlan:
+    """Plans the same model again, with the tables of a checkpoint.
+
+    Args:
+      plan: The present plan.
+      resources: The machines.
+      config: The settings.
+      partitioners: The user's partitioners.
+      tx: The optimizer.
+      saved: The tables of the checkpoint from which the run goes on.
+
+    Returns:
+      What becomes of each variable.
+
+    Raises:
+      TableError: As `plan_variables`.
+      DataError: As `plan_variables`.
+      SettingsError: As `plan_variables`.
+    """
+    return _plan(plan.analysis, plan.program, plan.alpha, resources, config, partitioners, tx, saved)
+
+
+def _plan(
+    analysis: Analysis,
+    program: SparseProgram,
+    alpha: Mapping[str, float],
+    resources: Resources,
+    config: ParallaxConfig,
+    partitioners: Sequence[Partitioner],
+    tx: optax.GradientTransformation,
+    saved: SavedTables | None,
+) -> VariablePlan:
+    """Chooses which of the variables that have an alpha are tables, and where all of them live."""
+    text = names(program.params)
+    homes = _homes(analysis, alpha, resources, config) if config.run_option == "hybrid" else {}
+    if saved is None:
+        tables = {path: analysis[path].axes for path in alpha if path not in homes or homes[path].is_table}
+        program = _on_rows_of(program, tables, by_shape(analysis, tables))
+    else:
+        saved.require_allowed(config, alpha, text)
+        program = _as_saved(program, analysis, saved, text)
+    tables = program.axes
+    n_rows = {path: math.prod(analysis[path].shape[a] for a in axes) for path, axes in tables.items()}
+    groups = _groups(partitioners, n_rows, text)
+    starts = {group: _start(group, resources, config) for group in groups}
+    split = None
+    if tables:
+        split = split_and_stack(tx, program, analysis, program.params, program.batch, starts, resources, config)
+        program = _on_rows_of(program, tables, split.members)
+    of_paths = {path: n for group, n in starts.items() for path in group.paths}
+    partitions = {name: of_paths[paths[0]] for name, paths in program.members.items()}
     return VariablePlan(
         analysis=analysis,
         program=program,
-        has_aux=traced.has_aux,
+        split=split,
+        has_aux=program.split_loss(program.batch).traced.has_aux,
         alpha=alpha,
-        choice={v.path: _choice(v, tables, homes, config) for v in analysis},
+        choice={v.path: _choice(v, tables, homes, config, saved is not None) for v in analysis},
         groups=groups,
         partitions=partitions,
         servers=_servers(analysis, program, partitions, resources, config),
     )
+
+
+def _on_rows_of(
+    program: SparseProgram, tables: Mapping[str, tuple[int, ...]], stacks: Mapping[str, Sequence[str]]
+) -> SparseProgram:
+    """The loss on pulled rows of other tables, or of other stacks of them."""
+    if tables == program.axes and {name: tuple(paths) for name, paths in stacks.items()} == program.members:
+        return program
+    traced = program.split_loss(program.batch).traced
+    return rewrite(program.loss_fn, program.params, program.batch, tables, program.mapped, stacks, traced)
+
+
+def _as_saved(program: SparseProgram, analysis: Analysis, saved: SavedTables, text: Mapping[str, str]) -> SparseProgram:
+    """The loss on pulled rows of a checkpoint's tables; along other axes than there, if the program reads them so: then it is of another model."""
+    known = {v.path: v for v in analysis}
+    try:
+        return _on_rows_of(program, saved.axes, by_shape(analysis, saved.axes))
+    except ParameterError as error:
+        unlike = [path for path in saved.axes if path not in known or not known[path].sparse]
+        if unlike:
+            why = f"a dense one ({known[unlike[0]].reason})" if unlike[0] in known else "no such variable"
+            raise saved.foreign(text.get(unlike[0], unlike[0]), why) from error
+        axes = {path: known[path].axes for path in saved.axes}
+        return _on_rows_of(program, axes, by_shape(analysis, axes))
+
+
+def _analysis(traced: TracedLoss, loss_fn: LossFn, params: Tree, part: Tree, mapped: MappedAxes) -> Analysis:
+    """What is known of the variables, as if each feature had ids: a batch in which one has none must not decide what its table is."""
+    shapes = abstract(part)
+    with_ids = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct([n or 1 for n in leaf.shape], leaf.dtype), shapes)
+    if signature(with_ids) != signature(shapes):
+        with contextlib.suppress(Exception):  # whatever the user's program raises for sizes that it was not given
+            return Analysis(analyse(trace_loss(loss_fn, params, with_ids, mapped), MIN_ROWS))
+    return Analysis(analyse(traced, MIN_ROWS))
 
 
 def _may_be_table(variable: Variable, text: Mapping[str, str], config: ParallaxConfig) -> bool:
@@ -197,13 +308,20 @@ def _homes(
 
 
 def _choice(
-    variable: Variable, tables: Collection[str], homes: Mapping[str, TableOrDense], config: ParallaxConfig
+    variable: Variable,
+    tables: Collection[str],
+    homes: Mapping[str, TableOrDense],
+    config: ParallaxConfig,
+    is_continued: bool,
 ) -> str:
     path = variable.path
-    if path in tables:
-        too_large = f": {homes[path].why}" if path in homes and homes[path].is_too_large else ""
-        return "table on every machine" if config.run_option == "ar" else f"table at servers{too_large}"
     home = "server" if config.dense_at_servers else "allreduce"
+    if path in tables:
+        home = "table on every machine" if config.run_option == "ar" else "table at servers"
+    if is_continued and path in homes and homes[path].is_table != (path in tables):
+        return f"{home}: {AS_SAVED}"
+    if path in tables:
+        return f"{home}: {homes[path].why}" if path in homes and homes[path].is_too_large else home
     if variable.sparse and _is_double(variable):
         return f"{home}: tables hold no rows of {variable.dtype}"
     return f"{home}: {homes[path].why}" if path in homes else home
@@ -218,12 +336,11 @@ def _servers(
 ) -> dict[str, tuple[int, ...]]:
     """Servers of all that lives at servers, placed together."""
     sizes = {}
-    for variable in analysis:
-        is_table = variable.path in program.tables
-        if is_table and config.run_option != "ar":
-            n_rows = program.tables[variable.path].shape[0]
-            sizes[variable.path] = (n_rows, _nbytes(variable) // n_rows)
-        if not is_table and config.dense_at_servers:
+    first = {paths[0]: program.tables[name] for name, paths in program.members.items()}
+    for variable in analysis:  # in the parameters' order
+        if (table := first.get(variable.path)) is not None and config.run_option != "ar":
+            sizes[table.path] = (table.shape[0], row_bytes(table))
+        if variable.path not in program.axes and config.dense_at_servers:
             sizes[variable.path] = (1, _nbytes(variable))
     return place_variables(sizes, partitions, len(resources.servers))
 

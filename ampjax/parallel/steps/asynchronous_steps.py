@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from ampjax.errors import AmpError, HostError, ServerError
-from ampjax.parallel.steps.synchronous_steps import HomedStep, StepOutcome
+from ampjax.parallel.steps.synchronous_steps import Dropped, HomedStep, StepOutcome
 
 Tree = Any
 
@@ -89,12 +89,14 @@ class InFlight:
       replica: Who computes them.
       version: How many updates its parameters had seen.
       share: What it computes.
+      part: Of what part of a batch.
     """
 
     number: int
     replica: int
     version: int
     share: Share
+    part: Tree
 
 
 @dataclass
@@ -128,7 +130,7 @@ class AsyncStep(HomedStep):
         for replica, part in enumerate(parts):
             staleness += self._make_room(replica, dropped)
             share: Share = self.replicas.begin(replica, part)
-            self._underway.append(InFlight(number, replica, self.version, share))
+            self._underway.append(InFlight(number, replica, self.version, share, part))
             shares.append(share)
             alpha.update({path: value / len(parts) for path, value in share.alpha.items()})
         aux = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *[s.aux for s in shares])
@@ -158,20 +160,20 @@ class AsyncStep(HomedStep):
           ParameterError: If a dense gradient is not finite. It alone is dropped.
           TableError: If a row's gradient is not; likewise.
         """
-        dropped: list[AmpError] = []
+        dropped: list[Dropped] = []
         while self._underway:
             self._apply_oldest(dropped)
         if dropped:
-            raise dropped[0]
+            raise dropped[0].error
 
-    def _make_room(self, replica: int, dropped: list[AmpError]) -> list[int]:
+    def _make_room(self, replica: int, dropped: list[Dropped]) -> list[int]:
         """Applies the oldest gradients until one more may be under way, and the replica has none."""
         staleness = []
         while len(self._underway) > self.max_staleness or any(work.replica == replica for work in self._underway):
             staleness += self._apply_oldest(dropped)
         return staleness
 
-    def _apply_oldest(self, dropped: list[AmpError]) -> list[int]:
+    def _apply_oldest(self, dropped: list[Dropped]) -> list[int]:
         """Applies the oldest gradients and returns their staleness; or drops them and keeps the error.
 
         They may be an earlier step's. So an error does not stop the present step, half of which could not be repeated.
@@ -184,7 +186,7 @@ class AsyncStep(HomedStep):
             raise  # more is lost than these gradients
         except AmpError as error:
             fix = f"The gradients of replica {work.replica} in step {work.number} were dropped, and nothing else."
-            dropped.append(type(error)(error.where, error.expected, error.got, fix))
+            dropped.append(Dropped(type(error)(error.where, error.expected, error.got, fix), work.part))
             return []
         self.version += 1
         return [staleness]

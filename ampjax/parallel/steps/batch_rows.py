@@ -15,9 +15,10 @@ import numpy as np
 from ampjax.parallel.homes.row_homes import PulledRows, Reading, RowHome, row_bytes
 from ampjax.sparse.rewrite.pulled_step import SparseProgram
 from ampjax.sparse.rewrite.unique_ids import UniqueRows, pad_rows, padded_size, unique_rows
+from ampjax.sparse.rows.aligned_arrays import aligned_empty
 from ampjax.sparse.rows.parallel_calls import all_of
-from ampjax.sparse.table.table_or_dense import touched_share
 
+Tree = Any
 ReplicaRows = dict[str, list[UniqueRows]]
 """By table, the distinct rows that each replica reads."""
 
@@ -34,6 +35,28 @@ class Inputs(NamedTuple):
     rows: dict[str, np.ndarray]
     inverse: dict[str, np.ndarray]
     ids: dict[str, np.ndarray]
+
+
+def owned(part: Tree) -> Tree:
+    """A part of a batch that is read after the user has got control back, and may write new numbers into the arrays that were given.
+
+    What is copied here lies so that XLA can take it as it is: there is one copy, as there is of most NumPy arrays anyway.
+
+    Args:
+      part: The part, as the user gave it.
+
+    Returns:
+      Copies of NumPy arrays, and of whatever else NumPy takes for arrays; JAX's own, which nobody can write to.
+    """
+
+    def copied(leaf: Any) -> Any:
+        if isinstance(leaf, jax.Array):
+            return leaf
+        result = aligned_empty(np.shape(leaf), leaf.dtype)
+        result[...] = leaf
+        return result
+
+    return jax.tree.map(copied, part)
 
 
 class PaddedSizes:
@@ -99,16 +122,18 @@ def rows_of_replicas(program: SparseProgram, ids: Sequence[Mapping[str, Any]]) -
 
 
 def alphas(program: SparseProgram, workers: ReplicaRows) -> dict[str, float]:
-    """The share of its rows that a replica touches, by table: the mean over replicas.
+    """The share of its rows that a replica touches, by variable: the mean over replicas.
 
     Args:
       program: The rewritten loss.
       workers: By table, the rows that each replica reads.
     """
-    return {
-        path: touched_share([len(unique.ids) for unique in each], program.tables[path].shape[0])
-        for path, each in workers.items()
-    }
+    result: dict[str, float] = {}
+    for table, each in workers.items():
+        stack = program.stacks[table]
+        shares = np.mean([stack.counts(unique.ids) for unique in each], 0) / stack.sizes
+        result |= zip(stack.paths, shares.tolist(), strict=True)
+    return result
 
 
 def pull(

@@ -91,7 +91,7 @@ class ReplicasHere:
           What it computes.
         """
         device, machine = self.resources.devices[replica], self.resources.homes[replica]
-        batch = jax.device_put(part, device)
+        batch = jax.device_put(batch_rows.owned(part), device)
         workers = batch_rows.rows_of_replicas(self.loss, [self._ids(batch)])
         readings = self.readings.for_batch(part)
         pulled = {

@@ -1,6 +1,6 @@
 """The compiled programs of a step: what runs on the replicas' devices, and the collectives in it.
 
-Each is a pure function mapped over the replicas' axis by `jax.pmap`. Knows the rewritten loss and the split optimizer; nothing
+Each is a pure function mapped over the replicas' axis. Knows the rewritten loss and the split optimizer; nothing
 of servers, machines or files.
 """
 
@@ -17,6 +17,7 @@ import optax
 from jax.tree_util import tree_map_with_path
 
 from ampjax.devices.loss_collectives import AXIS, scalar
+from ampjax.devices.mapped import mapped
 from ampjax.devices.per_replica import Device
 from ampjax.sparse.rewrite.pulled_step import SparseProgram
 
@@ -100,7 +101,7 @@ def gradients(program: SparseProgram, has_aux: bool) -> Callable[..., GradientRe
 
 
 def mapped_gradients(program: SparseProgram, has_aux: bool, devices: Sequence[Device], reduction: Reduction) -> Any:
-    """`gradients` of all replicas, pmapped: `(dense_params, rows, inverse, ids, batch) -> GradientResult`.
+    """`gradients` of all replicas, mapped: `(dense_params, rows, inverse, ids, batch) -> GradientResult`.
 
     Ids are given only where row gradients are gathered. Where a mean is wanted of what is reduced elsewhere, each replica divides its
     own.
@@ -112,7 +113,7 @@ def mapped_gradients(program: SparseProgram, has_aux: bool, devices: Sequence[De
       reduction: The reduction over replicas.
 
     Returns:
-      The pmapped function.
+      The mapped function.
     """
     local = gradients(program, has_aux)
 
@@ -130,7 +131,7 @@ def mapped_gradients(program: SparseProgram, has_aux: bool, devices: Sequence[De
             row_grads = {path: jax.lax.all_gather((ids[path], leaf), AXIS) for path, leaf in row_grads.items()}
         return result._replace(rows=row_grads)
 
-    return jax.pmap(step, axis_name=AXIS, devices=list(devices))
+    return mapped(step, devices, AXIS)
 
 
 def mapped_step(
@@ -143,7 +144,7 @@ def mapped_step(
     check_finite: bool,
     keep: bool,
 ) -> Any:
-    """A whole step of a model without tables, pmapped: `(params, opt_state, batch) -> (params, opt_state, GradientResult)`.
+    """A whole step of a model without tables, mapped: `(params, opt_state, batch) -> (params, opt_state, GradientResult)`.
 
     A transform that asks for the loss (`optax.contrib.reduce_on_plateau`) gets the reduced one, as `value`.
     Parameters and optimizer state are donated. Where gradients are checked and one is not finite, they stay as they are.
@@ -158,7 +159,7 @@ def mapped_step(
       keep: Whether the result holds the reduced gradients.
 
     Returns:
-      The pmapped function.
+      The mapped function.
     """
     update = optax.with_extra_args_support(tx).update
 
@@ -179,7 +180,7 @@ def mapped_step(
             params, state = updated(params, state)
         return params, state, GradientResult(loss, aux, finite, grads if keep else None, {})
 
-    return jax.pmap(step, axis_name=AXIS, devices=list(devices), donate_argnums=(0, 1))
+    return mapped(step, devices, AXIS, donate_argnums=(0, 1))
 
 
 def reduced(loss: jax.Array, grads: Tree, reduction: Reduction) -> tuple[jax.Array, Tree]:
@@ -228,9 +229,13 @@ def _share(leaf: jax.Array, n: int, kind: str) -> jax.Array:
 
 
 def _finite(loss: jax.Array, grads: Tree) -> jax.Array:
-    # A sum is finite only if all its terms are; one number for each leaf is cheaper than a mask of each.
-    sums = [jnp.sum(leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))) for leaf in jax.tree.leaves(grads)]
-    return jnp.isfinite(jnp.stack([loss.astype(jnp.float32), *sums]))
+    return jnp.stack([jnp.isfinite(loss), *map(_all_finite, jax.tree.leaves(grads))])
+
+
+def _all_finite(leaf: jax.Array) -> jax.Array:
+    """Whether all numbers are: then their mean is, and one number for each leaf is cheaper than a mask of each."""
+    wide = leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
+    return jnp.isfinite(jnp.sum(wide * (1 / max(leaf.size, 1))))
 
 
 def _typed_like(old: Tree, new: Tree) -> Tree:

@@ -30,6 +30,18 @@ from ampjax.sparse.table.sharded_table import Table
 Tree = Any
 
 
+class Dropped(NamedTuple):
+    """Gradients of an asynchronous step that could not be applied.
+
+    Args:
+      error: Why not.
+      part: The part of a batch that they are of.
+    """
+
+    error: AmpError
+    part: Tree
+
+
 class StepOutcome(NamedTuple):
     """The result of a step.
 
@@ -39,7 +51,7 @@ class StepOutcome(NamedTuple):
       alpha: By table the share of its rows that a replica touched.
       gradients: Gives the aggregated gradients by path; to be called before the next step.
       staleness: For each update of an asynchronous step, how old its parameters were.
-      dropped: Why an asynchronous step could not apply some gradients, of its own or of earlier steps.
+      dropped: Gradients that an asynchronous step could not apply, its own or of earlier steps.
     """
 
     losses: Sequence[Any]
@@ -47,7 +59,7 @@ class StepOutcome(NamedTuple):
     alpha: dict[str, float]
     gradients: Callable[[], dict[str, Any]]
     staleness: Sequence[int] = ()
-    dropped: Sequence[AmpError] = ()
+    dropped: Sequence[Dropped] = ()
 
 
 @dataclass
@@ -94,7 +106,7 @@ class DenseStep:
         }
 
     def program(self, keep: bool = False) -> Any:
-        """The pmapped step.
+        """The mapped step.
 
         Args:
           keep: Whether its result holds the gradients.
@@ -143,6 +155,8 @@ class DenseStep:
         Raises:
           ParameterError: If a gradient is not finite; nothing has changed.
         """
+        if not self.check_finite:  # nobody waits for it
+            parts = [batch_rows.owned(part) for part in parts]
         arguments = (self.params, self.state, spread_inputs(parts, self.devices))
         self.last_shapes = self.last_shapes or shapes_of(arguments)
         self.params, self.state, result = issue_collective(
@@ -236,7 +250,7 @@ class SparseStep(HomedStep):
         return mapped_gradients(self.loss, self.has_aux, self.devices, self.reduction)
 
     def program(self, keep: bool = False) -> Any:
-        """The pmapped forward and backward pass, which always gives gradients.
+        """The mapped forward and backward pass, which always gives gradients.
 
         Args:
           keep: Not used.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,14 +49,16 @@ class Recoverer:
       restore: Restores a checkpoint, and returns its step.
       reset: Sets parameters, with a new optimizer state, at step 0.
       again: Takes a step with the replicas' parts of a batch.
+      assign: Assigns leaves of the optimizer's state.
     """
 
     restore: Callable[[Path], int]
     reset: Callable[[Tree], None]
     again: Callable[[Sequence[Tree]], None]
+    assign: Callable[[Mapping[str, Any]], None]
     recoveries: list[Recovery] = field(default_factory=list)
     _base: Any = None
-    _parts: list[Sequence[Tree]] = field(default_factory=list)
+    _events: list[Callable[[], None]] = field(default_factory=list)  # what has happened since then
     _n_in_a_row: int = 0
 
     def begin_at(self, base: Path | Tree) -> None:
@@ -65,7 +67,7 @@ class Recoverer:
         Args:
           base: A checkpoint, or the parameters at step 0.
         """
-        self._base, self._parts = base, []
+        self._base, self._events = base, []
 
     def note_step(self, parts: Sequence[Tree]) -> None:
         """Keeps the batch of a step that has been taken.
@@ -73,8 +75,18 @@ class Recoverer:
         Args:
           parts: By replica its part; copied.
         """
-        self._parts.append([jax.tree.map(copy_leaf, part) for part in parts])
+        own = [jax.tree.map(copy_leaf, part) for part in parts]
+        self._events.append(lambda: self.again(own))
         self._n_in_a_row = 0
+
+    def note_state(self, leaves: Mapping[str, Any]) -> None:
+        """Keeps what was assigned to the optimizer's state between steps.
+
+        Args:
+          leaves: By path, arrays; nobody writes into them any more.
+        """
+        own = dict(leaves)
+        self._events.append(lambda: self.assign(own))
 
     def recover(self, error: HostError | ServerError, step: int) -> None:
         """Starts processes and takes all steps since the last checkpoint again.
@@ -109,6 +121,6 @@ class Recoverer:
             restored = self.restore(self._base)
         else:
             self.reset(self._base)
-        for parts in self._parts:
-            self.again(parts)
+        for event in self._events:
+            event()
         return restored

@@ -294,7 +294,7 @@ class Worker:
                 i: (ids[ids < place.layout.n_rows], of_one) for i, (ids, of_one) in enumerate(zip(*grads, strict=True))
             }
         for replica, (ids, of_one) in own.items():
-            ids, sums = ready_to_push(ids, of_one[: len(ids)], place.types, place.wire)
+            ids, sums = ready_to_push(ids, of_one[: len(ids)], self._split.rules[path], place.wire)
             columns = work.reading.columns
             for server in share.clients[path].push(work.update, ids, sums, columns, replica, copy=False):
                 pushes[server] = pushes.get(server, 0) + 1

@@ -27,7 +27,8 @@ class WorkerProgram:
       tx: The optimizer.
       params: The parameters' shapes and dtypes.
       batch: Those of a replica's part of the first batch.
-      axes: By table, the axes along which its rows are counted.
+      axes: By variable that is kept by rows, the axes along which they are counted.
+      members: By table the variables whose rows it holds.
       mapped: Names and sizes of the axes over which the loss is mapped.
       has_aux: Whether the loss function gives `(loss, aux)`.
       reduction: What becomes of the replicas' gradients.
@@ -41,6 +42,7 @@ class WorkerProgram:
     params: Tree
     batch: Tree
     axes: Mapping[str, tuple[int, ...]]
+    members: Mapping[str, tuple[str, ...]]
     mapped: MappedAxes
     has_aux: bool
     reduction: Reduction
@@ -50,7 +52,7 @@ class WorkerProgram:
 
     def loss(self) -> SparseProgram:
         """The loss on pulled rows: the one that the runner has."""
-        return rewrite(self.loss_fn, self.params, self.batch, self.axes, self.mapped)
+        return rewrite(self.loss_fn, self.params, self.batch, self.axes, self.mapped, self.members)
 
     def split(self, loss: SparseProgram) -> Split:
         """The optimizer, cut in two as the runner has cut it.
@@ -58,7 +60,8 @@ class WorkerProgram:
         Args:
           loss: The loss on pulled rows.
         """
-        return split_rows(self.tx, loss.as_tables(self.params), tuple(loss.tables), loss.transposed)
+        alike = {path: table for table, paths in self.members.items() for path in paths}
+        return split_rows(self.tx, loss.as_tables(self.params), tuple(loss.axes), loss.transposed, alike)
 
     def shapes(self, loss: SparseProgram, split: Split) -> tuple[Tree, Tree]:
         """Shapes and dtypes of dense parameters and of the shared optimizer state.

@@ -9,13 +9,34 @@ from dataclasses import dataclass, field
 class Update:
     """An optimizer step of a node from `count` accumulated gradient rows; `mean_staleness` is theirs.
 
-    Which `version` of the node's parameters it makes is for those who watch: it is no part of what is done.
+    A mean over `examples` divides the gradient by their number, and not by that of its rows; 0 in asynchronous training. Which `version` of the
+    node's parameters it makes is for those who watch: it is no part of what is done.
     """
 
     node: str
     count: int
     mean_staleness: float = 0.0
     version: int = field(default=0, compare=False, repr=False)
+    examples: int = field(default=0, repr=False)
+
+    @property
+    def divisor(self) -> int:
+        """What a mean divides the summed gradient by."""
+        return self.examples or self.count
+
+
+@dataclass(frozen=True, slots=True)
+class JointUpdate:
+    """One optimizer step of all nodes of a group, from the gradients that they have accumulated over some examples.
+
+    `counts` are the gradient rows of each node and `versions` the versions of its parameters that the step makes, for those who watch.
+    """
+
+    group: str
+    nodes: tuple[str, ...]
+    examples: int
+    counts: tuple[int, ...] = field(default=(), compare=False, repr=False)
+    versions: tuple[int, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +63,7 @@ class Merge:
     nodes: tuple[str, ...]
 
 
-Change = Update | Average | Contribute | Merge
+Change = Update | JointUpdate | Average | Contribute | Merge
 
 
 def nodes_of(change: Change) -> tuple[str, ...]:
@@ -51,7 +72,21 @@ def nodes_of(change: Change) -> tuple[str, ...]:
     Args:
       change: The change.
     """
-    return change.nodes if isinstance(change, Average | Merge) else (change.node,)
+    return (change.node,) if isinstance(change, Update | Contribute) else change.nodes
+
+
+def updates_in(change: Change) -> list[Update]:
+    """Gives the updates of nodes that a change consists of: none if it only keeps replicas together.
+
+    Args:
+      change: The change.
+    """
+    if isinstance(change, Update):
+        return [change]
+    if not isinstance(change, JointUpdate):
+        return []
+    lines = zip(change.nodes, change.counts, change.versions, strict=True)
+    return [Update(node, count, 0.0, version, change.examples) for node, count, version in lines]
 
 
 @dataclass(frozen=True)

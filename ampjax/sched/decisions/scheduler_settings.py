@@ -30,6 +30,7 @@ class SchedulerSettings:
       estimated: Nodes whose adjoint uses an estimate of these.
       policy: Which queue goes next.
       flush_every: For synchronous and pipeline training: instances between updates by the controller; None for asynchronous.
+      joint: For synchronous and pipeline training: the nodes of each group that one step updates together, by the group's name.
       sync: How replicas are kept together.
       capacities: First size of each arena, in rows; others start at `capacity`.
       capacity: See `capacities`.
@@ -49,6 +50,7 @@ class SchedulerSettings:
     estimated: tuple[str, ...] = ()
     policy: Policy = balanced
     flush_every: int | None = None
+    joint: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     sync: ReplicaSync = field(default_factory=ReplicaSync)
     capacities: Mapping[ArenaKey, int] = field(default_factory=dict)
     capacity: int = 256

@@ -12,9 +12,9 @@ from ampjax.plan.planner import Plan
 from ampjax.plan.stages import Stage
 from ampjax.sched import columns as c
 from ampjax.sched.decisions.dispatch import Dispatch, brings_gradients
-from ampjax.sched.decisions.parameter_changes import Update
+from ampjax.sched.decisions.parameter_changes import updates_in
 from ampjax.sched.tables.plan_tables import n_edge_types
-from ampjax.sched.updates.replica_sync import ReplicaGroups
+from ampjax.sched.updates.rounds import UpdateRounds
 
 
 class UpdateCounters:
@@ -23,15 +23,16 @@ class UpdateCounters:
     Args:
       plan: The plan.
       table: `Tables.nodes`, which stays the same array.
-      replicas: Which replicas meet when.
+      rounds: The updates by the controller, with the examples that wait for the next one, and how replicas meet.
 
     Attributes:
-      overdue: The nodes that have enough gradient rows for an update that was taken back, and their versions then. The next gradient brings it.
+      overdue: The nodes that have enough gradient rows for an update that has not come, and their versions then: it was taken back, or these were
+        counted while nodes did not update. The next gradient brings it.
     """
 
-    def __init__(self, plan: Plan, table: np.ndarray, replicas: ReplicaGroups):
+    def __init__(self, plan: Plan, table: np.ndarray, rounds: UpdateRounds):
         self._stages, self._names = plan.stages, list(plan.graph.parameterised)
-        self._table, self._replicas = table, replicas
+        self._table, self._rounds = table, rounds
         self.overdue: dict[str, int] = {}
 
     @property
@@ -65,8 +66,13 @@ class UpdateCounters:
         Returns:
           A dictionary for `resume`.
         """
-        staleness, since = self._column(c.STALENESS), self._replicas.state()
-        return {"versions": self.versions, "counts": self.counts, "staleness": staleness, "since": since}
+        return {
+            "versions": self.versions,
+            "counts": self.counts,
+            "staleness": self._column(c.STALENESS),
+            "since": self._rounds.replicas.state(),
+            "examples": self._rounds.examples,
+        }
 
     def resume(self, state: Mapping[str, Any]) -> None:
         """Goes on from another's `state`.
@@ -76,7 +82,9 @@ class UpdateCounters:
         """
         for column, part in ((c.VERSION, "versions"), (c.COUNT, "counts"), (c.STALENESS, "staleness")):
             self._table[:, column] = [state[part][name] for name in self._names]
-        self._replicas.resume(state["since"])
+        self._rounds.replicas.resume(state["since"])
+        self._rounds.examples = state["examples"]
+        self.note_overdue()
 
     def take_back(self, dispatches: Iterable[Dispatch]) -> None:
         """Uncounts gradients and updates of the latest dispatches, which were never carried out: nodes have counted what they have accumulated.
@@ -88,12 +96,15 @@ class UpdateCounters:
         """
         brought: dict[str, int] = {}
         held: dict[str, tuple[int, float]] = {}
+        examples = 0
         for dispatch in dispatches:
             for node, n in gradient_rows(self._stages[dispatch.stage], dispatch).items():
                 brought[node] = brought.get(node, 0) + n
             for change in dispatch.changes:
-                if isinstance(change, Update):
-                    held.setdefault(change.node, (change.count - brought.get(change.node, 0), change.mean_staleness))
+                for update in updates_in(change):
+                    held.setdefault(update.node, (update.count - brought.get(update.node, 0), update.mean_staleness))
+                    examples = max(examples, update.examples)
+        self._rounds.examples += examples
         for number, node in enumerate(self._names):
             count, stale = self._table[number, [c.COUNT, c.STALENESS]].tolist()
             if node in brought:
@@ -101,8 +112,18 @@ class UpdateCounters:
             if node in held:
                 count, mean = held[node]
                 self._table[number, [c.COUNT, c.STALENESS]] = count, round(mean * count)
-                if 0 <= self._table[number, c.INTERVAL] <= count:
-                    self.overdue[node] = int(self._table[number, c.VERSION])
+        self.note_overdue(held)
+
+    def note_overdue(self, nodes: Iterable[str] | None = None) -> None:
+        """Notes which nodes have as many gradient rows as their intervals ask for, so that the next gradient brings an update.
+
+        Args:
+          nodes: Names of nodes; by default all.
+        """
+        for node in self._names if nodes is None else nodes:
+            line = self._table[self._names.index(node)]
+            if 0 <= line[c.INTERVAL] <= line[c.COUNT]:
+                self.overdue[node] = int(line[c.VERSION])
 
     def _column(self, column: int) -> dict[str, int]:
         return dict(zip(self._names, self._table[:, column].tolist(), strict=True))

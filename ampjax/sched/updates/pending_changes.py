@@ -10,7 +10,7 @@ import numpy as np
 from ampjax.sched import columns as c
 from ampjax.sched.columns import Tables
 from ampjax.sched.decisions.dispatch import Dispatch
-from ampjax.sched.decisions.parameter_changes import Change, Update
+from ampjax.sched.decisions.parameter_changes import Change, JointUpdate, Update
 from ampjax.sched.updates.replica_sync import ReplicaGroups
 
 EMPTY_PACK = np.zeros(0, np.int32)
@@ -23,10 +23,18 @@ class PendingChanges:
       nodes: The parameterised nodes, by number.
       worker_of: Whose each node is.
       replicas: Which replicas meet when.
+      joint: The nodes of each group that is updated in one step, by the group's name.
     """
 
-    def __init__(self, nodes: Sequence[str], worker_of: Mapping[str, int], replicas: ReplicaGroups):
+    def __init__(
+        self,
+        nodes: Sequence[str],
+        worker_of: Mapping[str, int],
+        replicas: ReplicaGroups,
+        joint: Mapping[str, Sequence[str]],
+    ):
         self._nodes, self._worker_of, self._replicas = nodes, worker_of, replicas
+        self._group_of = {node: group for group, own in joint.items() for node in own}
         self._waiting: dict[int, deque[tuple[Change, ...]]] = {}
 
     def __len__(self) -> int:
@@ -47,23 +55,30 @@ class PendingChanges:
             self._waiting.setdefault(worker, deque()).append(tuple(changes))
             t.clock[c.WOKEN + worker] = 1
 
-    def flush(self, t: Tables, nodes: np.ndarray) -> None:
+    def flush(self, t: Tables, nodes: np.ndarray, examples: int = 0) -> None:
         """Updates nodes from what they have accumulated, whatever their intervals.
 
         Args:
           t: The tables.
-          nodes: `[n]`: nodes that have accumulated something, by number.
+          nodes: `[n]`: nodes, by number. Those of joint groups must all be there.
+          examples: The examples that means are taken over; 0 for the nodes' gradient rows.
         """
         by_worker: dict[int, list[Change]] = {}
+        joint: dict[str, list[Update]] = {}
         for number in map(int, nodes):
             name, node = self._nodes[number], t.nodes[number]
             node[c.VERSION] += 1
-            mean, version = float(node[c.STALENESS] / node[c.COUNT]), int(node[c.VERSION])
-            update = Update(name, int(node[c.COUNT]), mean, version)
+            mean, version = float(node[c.STALENESS] / max(node[c.COUNT], 1)), int(node[c.VERSION])
+            update = Update(name, int(node[c.COUNT]), mean, version, examples)
             node[c.COUNT] = node[c.STALENESS] = 0
             node[c.UPDATES] += 1
+            if name in self._group_of:
+                joint.setdefault(self._group_of[name], []).append(update)
+                continue
             worker = self._replicas.flushed_by.get(name, self._worker_of[name])
             by_worker.setdefault(worker, []).extend((update, *self._replicas.after(name)))
+        for group, updates in joint.items():
+            by_worker.setdefault(self._worker_of[updates[0].node], []).append(_together(group, updates, examples))
         for worker, changes in by_worker.items():
             self.add(t, worker, changes)
 
@@ -93,6 +108,13 @@ class PendingChanges:
         due = [_dispatch(0, worker, changes) for worker, waiting in self._waiting.items() for changes in waiting]
         self._waiting.clear()
         return due
+
+
+def _together(group: str, updates: Sequence[Update], examples: int) -> JointUpdate:
+    nodes = tuple(update.node for update in updates)
+    counts = tuple(update.count for update in updates)
+    versions = tuple(update.version for update in updates)
+    return JointUpdate(group, nodes, examples, counts, versions)
 
 
 def _dispatch(number: int, worker: int, changes: tuple[Change, ...]) -> Dispatch:

@@ -18,25 +18,33 @@ class UpdateRounds:
 
     Args:
       plan: The plan.
-      settings: How many instances make a round (`flush_every`), and how replicas are kept together.
+      settings: How many instances make a round (`flush_every`), what is updated together, and how replicas are kept together.
       tables: The tables.
 
     Attributes:
       changes: The controller's parameter changes that wait for their workers.
       replicas: Which replicas are averaged when.
+      examples: Instances whose gradients have been accumulated since the last update by the controller.
+      may_update: Whether the training instances that were admitted last may change parameters.
     """
 
     def __init__(self, plan: Plan, settings: SchedulerSettings, tables: SchedulerTables):
         self._every, self._tables = settings.flush_every, tables
         self.replicas = ReplicaGroups(plan, settings.sync, tables.t)
-        self.changes = PendingChanges(list(plan.graph.parameterised), plan.worker_of, self.replicas)
+        nodes = list(plan.graph.parameterised)
+        self.changes = PendingChanges(nodes, plan.worker_of, self.replicas, settings.joint)
+        self._makes_others_wait = bool(self.replicas.flushed_by or settings.joint)
+        self.examples = 0
         self._intervals = tables.t.nodes[:, c.INTERVAL].copy()
-        self._n_begun, self._may_update = 0, True
+        self._n_begun, self.may_update = 0, True
 
     @property
     def room(self) -> int:
-        """Training instances that the round still admits; without rounds any number. It is 0 while replicas are to be averaged: one worker makes the changes of all of them, and other workers would not wait for it."""
-        if self.replicas.flushed_by and self.changes:
+        """Training instances that the round still admits; without rounds any number.
+
+        It is 0 while several workers' nodes are to be changed at once: one worker makes these changes, and the others would not wait for it.
+        """
+        if self._makes_others_wait and self.changes:
             return 0
         return c.UNLIMITED if self._every is None else self._every - self._n_begun
 
@@ -49,8 +57,10 @@ class UpdateRounds:
         """
         t = self._tables.t
         t.nodes[:, c.INTERVAL] = self._intervals if may_update else c.NEVER
-        self._may_update = may_update
+        self.may_update = may_update
         self._n_begun += n
+        if self._every is not None:
+            self.examples += n
 
     def settle(self) -> None:
         """Once all instances have ended, updates every node if they were a full round, and lets replicas meet that have put it off."""
@@ -66,9 +76,18 @@ class UpdateRounds:
         self.flush()
 
     def flush(self) -> None:
-        """Updates every node from what it has accumulated, whatever its interval. `Scheduler.next` gives the updates."""
-        if self._may_update:
-            self.changes.flush(self._tables.t, np.flatnonzero(self._tables.t.nodes[:, c.COUNT]))
+        """Updates nodes from what they have accumulated, whatever their intervals. `Scheduler.next` gives the updates.
+
+        At the end of a round also those without gradients, as one optimizer's step for all parameters does.
+        """
+        if not self.may_update:
+            return
+        t = self._tables.t
+        if self._every is None:
+            self.changes.flush(t, np.flatnonzero(t.nodes[:, c.COUNT]))
+        else:
+            self.changes.flush(t, np.arange(len(t.nodes)), self.examples)
+            self.examples = 0
 
     def end_of_data(self) -> bool:
         """Notes that no more training instances come in this epoch: a round that is not full is updated all the same.

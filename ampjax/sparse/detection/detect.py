@@ -146,23 +146,45 @@ def follow(traced: TracedLoss, axes: Mapping[int, Axes]) -> TableFlow:
     return flow
 
 
-def analyse(traced: TracedLoss, min_rows: int, known: Mapping[str, Axes] | None = None) -> tuple[Variable, ...]:
+def analyse(traced: TracedLoss, min_rows: int) -> tuple[Variable, ...]:
     """The leaves of a traced loss function.
 
     Args:
       traced: The loss function.
       min_rows: A leaf with fewer rows is dense.
-      known: By path the axes along which rows must be counted.
 
     Returns:
       One entry for each leaf, in their order.
     """
     search = _Search(traced, max(min_rows, 2))
-    search.run(known or {})
+    search.run()
     return tuple(
         Variable(leaf.path, leaf.shape, leaf.dtype, i in search.found, search.reasons[i], search.found.get(i, LEADING))
         for i, leaf in enumerate(traced.leaves)
     )
+
+
+def look_again(traced: TracedLoss, known: Mapping[str, Axes]) -> tuple[TableFlow, tuple[Variable, ...]]:
+    """What becomes of leaves that have been found to be sparse, perhaps for batches of other sizes.
+
+    Args:
+      traced: The loss function.
+      known: By path of such a leaf, the axes along which its rows are counted.
+
+    Returns:
+      The reads and other uses of these leaves; and one entry for each leaf, of which others than these are dense.
+    """
+    axes = {i: known[leaf.path] for i, leaf in enumerate(traced.leaves) if leaf.path in known}
+    flow, variables = follow(traced, axes), []
+    for i, leaf in enumerate(traced.leaves):
+        if i not in axes:
+            is_sparse, reason = False, "not looked at"
+        elif i not in flow.uses and not _reads_of(i, flow):  # this batch has no ids for it
+            is_sparse, reason = True, "no row of it is read"
+        else:
+            is_sparse, reason = _judge(i, axes[i], traced.leaves, flow)
+        variables.append(Variable(leaf.path, leaf.shape, leaf.dtype, is_sparse, reason, axes.get(i, LEADING)))
+    return flow, tuple(variables)
 
 
 class _Search:
@@ -183,13 +205,13 @@ class _Search:
         self._traced, self._min_rows = traced, min_rows
         self._reached: dict[int, tuple[int, bool]] = {}
 
-    def run(self, known: Mapping[str, Axes]) -> None:
+    def run(self) -> None:
         """Tries all leaves along their first axis; then along other axes those leaves whose uses suggest that rows are read along them."""
         leaves = self._traced.leaves
-        flow = self._try({i: known.get(leaf.path, LEADING) for i, leaf in enumerate(leaves)})
+        flow = self._try(dict.fromkeys(range(len(leaves)), LEADING))
         unsure = {i for i in self.found if all(r.primitive == "slice" for r in _reads_of(i, flow))}
         unsure |= {i for i, leaf in enumerate(leaves) if i not in self.found and primitives.is_inexact(leaf.dtype)}
-        unsure = {i for i in unsure if leaves[i].path not in known and len(leaves[i].shape) > 1}
+        unsure = {i for i in unsure if len(leaves[i].shape) > 1}
         survey = follow(self._traced, self.found | dict.fromkeys(unsure, ())) if unsure else flow
         unsure = {i for i in unsure if survey.uses.get(i, "").startswith(_PICKS)}
         options = {i: _options(len(leaves[i].shape)) for i in unsure}

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from ampjax.devices.loss_collectives import is_weighted, scalar
 from ampjax.errors import DataError, ParameterError, SettingsError
 from ampjax.jaxprs import primitives
+from ampjax.jaxprs.inlining import inlined
 
 Tree = Any
 LossFn = Callable[[Tree, Tree], Any]
@@ -97,7 +98,7 @@ def trace_loss(loss_fn: LossFn, params: Tree, batch: Tree, mapped: MappedAxes = 
     closed, out = jax.make_jaxpr(traced, axis_env=list(mapped), return_shape=True)(abstract(params), abstract(batch))
     has_aux = _has_aux(out)
     jaxpr, consts = primitives.opened(closed)
-    jaxpr = primitives.needed(jaxpr)
+    jaxpr = inlined(primitives.needed(jaxpr))
     params_tree, batch_tree, out_tree = (jax.tree.structure(tree) for tree in (params, batch, out))
     return TracedLoss(jaxpr, consts, leaves, params_tree, batch_tree, out_tree, has_aux, weighted, mapped)
 

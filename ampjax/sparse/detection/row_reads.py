@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import primitives as prim
 
-from ampjax.sparse.detection.table_views import View, Write
+from ampjax.sparse.detection.table_views import Stop, View, Write
 
 GatherMode = jax.lax.GatherScatterMode
 
@@ -113,14 +113,68 @@ def read_rows(eqn: Any, operands: Sequence[Any], positions: Mapping[int, jax.Arr
         hits = _hits(number, write)
         last = hits.shape[-1] - 1 - jnp.argmax(hits[..., ::-1], axis=-1)
         rows = _where(hits.any(-1), jnp.take(write.values, last, axis=0, mode="clip"), rows)
-    match read_mode(eqn):
-        case "fill":
-            rows = _where(inside, rows, jnp.full_like(rows, _fill_value(eqn, rows.dtype)))
-        case "promise_in_bounds":
-            # A tangent only counts in its transpose, where a zero drops the gradient.
-            other = jnp.zeros_like(rows) if view.is_tangent else jax.lax.stop_gradient(rows)
-            rows = _where(inside, rows, other)
-    return _arranged(eqn, rows, number.ndim)
+    for stop in view.stops:
+        passes = jnp.take(stop.mask, _counted(stop, _index(eqn, operands[1:]), _last(eqn))[0], mode="clip")
+        rows = _where(passes, rows, _without_gradient(rows, view))
+    return _arranged(eqn, _outside(eqn, view, rows, inside), number.ndim)
+
+
+def is_plain(view: View) -> bool:
+    """Whether a view is a whole table of which nothing has been overwritten: then reads of several can be made at once.
+
+    Args:
+      view: The view.
+    """
+    is_whole = len(view.segments) == 1 and view.segments[0].leaf is not None and not view.offset
+    return is_whole and not view.writes and not view.stops
+
+
+class LaneReads:
+    """Equal reads of several tables whose rows lie in one, made at once.
+
+    Args:
+      eqns: The reads, all gathers, or all slices of one row.
+      views: What each of them reads, all plain, with equal strides.
+      indices: Values of their other operands, `[n, ...]`, or without the axis of lanes where they are equal.
+      axes: By operand 0, or None where it is the same for all.
+    """
+
+    def __init__(self, eqns: Sequence[Any], views: Sequence[View], indices: Sequence[Any], axes: Sequence[int | None]):
+        self._eqn, self._views = eqns[0], views
+        last = [_last(eqn) for eqn in eqns]
+        bounds = {a: np.array([of_one[a] for of_one in last]) for a in last[0]}
+
+        def numbers(bounds: Mapping[int, Any], *indices: Any) -> tuple[jax.Array, jax.Array]:
+            return _counted(views[0], _index(eqns[0], indices), bounds)
+
+        count = jax.vmap(numbers, in_axes=(0, *axes), axis_size=len(eqns))
+        self._number, self._inside = count(bounds, *indices)
+
+    def ids(self, n_rows: int) -> jax.Array:
+        """The rows that they touch, int32 `[n, *ids]`, as `row_ids` gives them.
+
+        Args:
+          n_rows: Rows of the table that holds them all.
+        """
+        first = np.array([view.segments[0].first for view in self._views], np.int32)
+        ids = self._number + first.reshape(-1, *[1] * (self._number.ndim - 1))
+        return jnp.where(self._inside, ids, n_rows) if read_mode(self._eqn) == "fill" else ids
+
+    def rows(self, positions: jax.Array) -> jax.Array:
+        """What they give, `[n, ...]`.
+
+        Args:
+          positions: Where each of the ids lies among the pulled rows, int32, of their shape.
+        """
+        view = self._views[0]
+        rows = jnp.take(view.segments[0].value, positions, axis=0, mode="clip")
+        rows = _outside(self._eqn, view, rows, self._inside)
+        return jax.vmap(lambda of_one: _arranged(self._eqn, of_one, self._number.ndim - 1))(rows)
+
+
+def _without_gradient(rows: Any, view: View) -> Any:
+    """Rows through which no gradient comes. A tangent only counts in its transpose, where a zero drops the gradient."""
+    return jnp.zeros_like(rows) if view.is_tangent else jax.lax.stop_gradient(rows)
 
 
 def write_rows(eqn: Any, operands: Sequence[Any]) -> View | None:
@@ -133,7 +187,7 @@ def write_rows(eqn: Any, operands: Sequence[Any]) -> View | None:
     Returns:
       The view after the write; None for any other equation.
     """
-    if eqn.primitive is not prim.scatter_p or not isinstance(operands[0], View):
+    if eqn.primitive is not prim.scatter_p or not isinstance(operands[0], View) or operands[0].stops:
         return None
     view, numbers, values = operands
     shape, windows = eqn.invars[0].aval.shape, _windows(eqn)
@@ -151,25 +205,49 @@ def write_rows(eqn: Any, operands: Sequence[Any]) -> View | None:
 
 def _numbers(eqn: Any, operands: Sequence[Any]) -> tuple[jax.Array, jax.Array]:
     """By id the number of its row in the row space, int32, the nearest one's for ids outside; and whether it is inside."""
-    view, shape = operands[0], eqn.invars[0].aval.shape
+    return _counted(operands[0], _index(eqn, operands[1:]), _last(eqn))
+
+
+def index_of(eqn: Any, operands: Sequence[Any]) -> dict[int, tuple[jax.Array, int]]:
+    """By axis of what a read reads: the indices along it, and the last one that is inside.
+
+    Args:
+      eqn: A read.
+      operands: Its operands' values; the first is a view.
+    """
+    last = _last(eqn)
+    return {a: (jnp.asarray(start), last[a]) for a, start in _index(eqn, operands[1:]).items()}
+
+
+def _index(eqn: Any, indices: Sequence[Any]) -> dict[int, Any]:
+    """By axis of a read's operand the index along it."""
     match eqn.primitive:
         case prim.gather_p:
             numbers = eqn.params["dimension_numbers"]
-            starts = _starts(operands[1], numbers.start_index_map, numbers)
-            sizes = eqn.params["slice_sizes"]
+            return _starts(indices[0], numbers.start_index_map, numbers)
         case prim.dynamic_slice_p:
-            starts, sizes = dict(enumerate(operands[1:])), eqn.params["slice_sizes"]
+            return dict(enumerate(indices))
         case _:
-            starts = {a: np.int32(start) for a, start in enumerate(eqn.params["start_indices"])}
-            sizes = eqn.outvars[0].aval.shape
-    return _counted(view, starts, {a: shape[a] - sizes[a] for a in starts})
+            return {a: np.int32(start) for a, start in enumerate(eqn.params["start_indices"])}
 
 
-def _counted(view: View, starts: Mapping[int, Any], last: Mapping[int, int]) -> tuple[jax.Array, jax.Array]:
-    """Numbers in the row space, from an index and the last one that is inside by axis; and whether all are inside."""
-    number, inside = jnp.int32(view.offset), jnp.bool_(True)
+def _last(eqn: Any) -> dict[int, int]:
+    """By axis of a read's operand the last index that is inside."""
+    is_slice = eqn.primitive is prim.slice_p
+    sizes = eqn.outvars[0].aval.shape if is_slice else eqn.params["slice_sizes"]
+    shape = eqn.invars[0].aval.shape
+    if eqn.primitive is not prim.gather_p:
+        return {a: n - size for a, (n, size) in enumerate(zip(shape, sizes, strict=True))}
+    numbers = eqn.params["dimension_numbers"]
+    axes = (*numbers.start_index_map, *numbers.operand_batching_dims) or (0,)
+    return {a: shape[a] - sizes[a] for a in axes}
+
+
+def _counted(numbering: View | Stop, starts: Mapping[int, Any], last: Mapping[int, Any]) -> tuple[jax.Array, jax.Array]:
+    """Numbers in a row space, from an index and the last one that is inside by axis; and whether all are inside."""
+    number, inside = jnp.int32(numbering.offset), jnp.bool_(True)
     for a, start in starts.items():
-        stride, start = view.strides[a], jnp.asarray(start)
+        stride, start = numbering.strides[a], jnp.asarray(start)
         if stride is not None:
             number = number + stride * _clipped(start, last[a])
         inside = inside & _in_range(start, last[a])
@@ -188,13 +266,18 @@ def _starts(indices: Any, index_map: Sequence[int], numbers: Any) -> dict[int, A
     return starts or {0: jnp.zeros(indices.shape[:-1], jnp.int32)}
 
 
-def _clipped(ids: jax.Array, last: int) -> jax.Array:
-    # The bound has to fit the ids' own dtype: bytes can't name row 1000, so they need no bound there.
-    return jnp.clip(ids, 0, min(last, int(jnp.iinfo(ids.dtype).max))).astype(jnp.int32)
+def _clipped(ids: jax.Array, last: Any) -> jax.Array:
+    return jnp.clip(ids, 0, _bound(ids, last)).astype(jnp.int32)
 
 
-def _in_range(ids: jax.Array, last: int) -> jax.Array:
-    return (ids >= 0) & (ids <= min(last, int(jnp.iinfo(ids.dtype).max)))
+def _in_range(ids: jax.Array, last: Any) -> jax.Array:
+    return (ids >= 0) & (ids <= _bound(ids, last))
+
+
+def _bound(ids: jax.Array, last: Any) -> Any:
+    """The last index, in the ids' own dtype: bytes can't name row 1000, so they need no bound there."""
+    most = int(jnp.iinfo(ids.dtype).max)
+    return jnp.minimum(last, most).astype(ids.dtype) if isinstance(last, jax.Array) else min(int(last), most)
 
 
 def _hits(number: jax.Array, write: Write) -> jax.Array:
@@ -203,6 +286,19 @@ def _hits(number: jax.Array, write: Write) -> jax.Array:
 
 
 # ---- rows in and out -------------------------------------------------------------------------------------------------
+
+
+def _outside(eqn: Any, view: View, rows: jax.Array, inside: jax.Array) -> jax.Array:
+    """Rows `[*ids, *row]` with what a read gives for ids outside, and without the gradient that it drops."""
+    match read_mode(eqn):
+        case "fill":
+            return _where(inside, rows, jnp.full_like(rows, _fill_value(eqn, rows.dtype)))
+        case "promise_in_bounds":
+            # A tangent only counts in its transpose, where a zero drops the gradient.
+            other = jnp.zeros_like(rows) if view.is_tangent else jax.lax.stop_gradient(rows)
+            return _where(inside, rows, other)
+        case _:
+            return rows
 
 
 def _where(mask: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:

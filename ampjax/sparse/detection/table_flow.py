@@ -7,7 +7,7 @@ another step adds nothing. Knows reads and jaxprs; nothing of leaves' names, bat
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jax.extend.core import Literal
@@ -29,6 +29,7 @@ from ampjax.sparse.detection.findings import (
     origins_of_rows,
     union,
 )
+from ampjax.sparse.detection.gradient_stops import chosen_value
 from ampjax.sparse.detection.table_views import View
 
 
@@ -64,9 +65,11 @@ class TableFlow:
         def value(atom: Any) -> Value:
             return NOTHING if isinstance(atom, Literal) else env[atom]
 
+        made: dict[Any, Any] = {}
         for i, eqn in enumerate(body.eqns):
-            outs = self._step(eqn, [value(v) for v in eqn.invars], place / i)
+            outs = self._step(eqn, [value(v) for v in eqn.invars], place / i, made)
             env.update(zip(eqn.outvars, outs, strict=True))
+            made.update(dict.fromkeys(eqn.outvars, eqn))
         return [value(v) for v in body.outvars]
 
     def used(self, value: Value, how: str) -> Deps:
@@ -85,12 +88,14 @@ class TableFlow:
             self.uses.setdefault(leaf, how)
         return origins_of_rows(value) | origins_of_choice(value)
 
-    def _step(self, eqn: Any, ins: list[Value], place: Place) -> list[Value]:
-        rule = _RULES.get(eqn.primitive)
+    def _step(self, eqn: Any, ins: list[Value], place: Place, made: Mapping[Any, Any]) -> list[Value]:
+        rule = _RULES.get(eqn.primitive.name)
         if rule is not None:
             return rule(self, eqn, ins, dataclasses.replace(place, line=place.line_of(eqn)))
         if eqn.primitive.name in primitives.DRAWS:
             self.draws[place.path] = Draw(union(ins[:1]), eqn.outvars[-1].aval.shape, place.line_of(eqn))
+        if (chosen := chosen_value(eqn, ins, made)) is not None:
+            return [chosen]
         if not any(isinstance(v, View) for v in ins):
             return self._opaque(eqn, ins, place)
         view, *others = ins
@@ -221,13 +226,11 @@ _BROKEN = {
 
 Rule = Callable[[TableFlow, Any, list[Value], Place], list[Value]]
 
-_RULES: dict[Any, Rule] = {
-    prim.jit_p: TableFlow._call,
-    prim.closed_call_p: TableFlow._call,
-    prim.remat_p: TableFlow._call,
-    prim.custom_jvp_call_p: TableFlow._custom_jvp,
-    prim.custom_vjp_call_p: TableFlow._custom_vjp,
-    prim.cond_p: TableFlow._cond,
-    prim.scan_p: TableFlow._scan,
-    prim.while_p: TableFlow._while,
+_RULES: dict[str, Rule] = {
+    **dict.fromkeys((*primitives.CALLS, *primitives.REMATERIALIZED), TableFlow._call),
+    "custom_jvp_call": TableFlow._custom_jvp,
+    "custom_vjp_call": TableFlow._custom_vjp,
+    "cond": TableFlow._cond,
+    "scan": TableFlow._scan,
+    "while": TableFlow._while,
 }

@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import primitives as prim
 
-Strides = tuple[int | None, ...]
-"""For each axis of an array, by how much a row's number rises along it; None for an axis within rows."""
+from ampjax.sparse.detection import strides
+from ampjax.sparse.detection.strides import Strides
 
 MAX_ROWS = 2**31 - 1
 """Row numbers are int32."""
@@ -58,9 +58,25 @@ class Write:
     values: Any
 
 
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["mask"], meta_fields=["strides", "offset"])
+@dataclasses.dataclass(frozen=True)
+class Stop:
+    """Rows whose gradients are stopped, by where they are read.
+
+    Args:
+      mask: bool `[m]`, whether gradients come through. While a program is only followed: what that depends on.
+      strides: By axis of the view, of the place in the mask.
+      offset: The place at index 0 of all axes.
+    """
+
+    mask: Any
+    strides: Strides
+    offset: int
+
+
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["segments", "writes"],
+    data_fields=["segments", "writes", "stops"],
     meta_fields=["strides", "offset", "is_tangent"],
 )
 @dataclasses.dataclass(frozen=True)
@@ -70,9 +86,10 @@ class View:
     Args:
       segments: The row space.
       writes: What has been written over it, the latest last.
-      strides: By axis of the array.
+      strides: By axis of the array, of a row's number; None for an axis within rows.
       offset: The number of the row at index 0 of all axes.
       is_tangent: Whether it stands for a tangent, in the rule of a `custom_jvp`.
+      stops: Where gradients are stopped, after all writes.
     """
 
     segments: tuple[Segment, ...]
@@ -80,6 +97,7 @@ class View:
     strides: Strides
     offset: int = 0
     is_tangent: bool = False
+    stops: tuple[Stop, ...] = ()
 
     @property
     def leaves(self) -> tuple[int, ...]:
@@ -103,22 +121,23 @@ class View:
           tangents: The view that stands for the tangents.
         """
         writes = tuple(Write(write.rows, t.values) for write, t in zip(self.writes, tangents.writes, strict=True))
-        return dataclasses.replace(tangents, writes=writes, is_tangent=True)
+        return dataclasses.replace(tangents, writes=writes, stops=self.stops, is_tangent=True)
 
 
-def whole_table(leaf: int, shape: Sequence[int], axes: Sequence[int], rows: Any = None) -> View:
-    """A table as it is.
+def whole_table(leaf: int, shape: Sequence[int], axes: Sequence[int], rows: Any = None, first: int = 0) -> View:
+    """A parameter as it is.
 
     Args:
       leaf: Which parameter leaf.
       shape: Its shape.
       axes: The axes along which its rows are counted, rising.
       rows: Pulled rows, `[m, ...]`.
+      first: Its first row in its table.
     """
     sizes = [n if a in axes else None for a, n in enumerate(shape)]
     if rows is not None:
         rows = rows.reshape(rows.shape[0], *(n for a, n in enumerate(shape) if a not in axes))
-    return View((Segment(leaf, 0, math.prod(shape[a] for a in axes), rows),), (), _strides(sizes))
+    return View((Segment(leaf, first, math.prod(shape[a] for a in axes), rows),), (), strides.in_one_line(sizes))
 
 
 def views_of_results(eqn: Any, operands: Sequence[Any]) -> list[View] | None:
@@ -135,7 +154,8 @@ def views_of_results(eqn: Any, operands: Sequence[Any]) -> list[View] | None:
     if not isinstance(view, View) or any(isinstance(other, View) for other in others):
         return None
     if eqn.primitive.name in ("split", "unstack"):
-        return _split(eqn, view)
+        parts = [part for part in _split(eqn, view) if part is not None]
+        return parts if len(parts) == len(eqn.outvars) else None
     if eqn.primitive in _KEEP:
         return [_within(view, lambda rows: eqn.primitive.bind(rows, **eqn.params))]
     rule = _RULES.get(eqn.primitive)
@@ -157,6 +177,28 @@ def _within(view: View, change: Callable[[Any], Any], **fields: Any) -> View:
     return dataclasses.replace(view, segments=segments, writes=writes, **fields)
 
 
+def _moved(
+    view: View, numbers: Callable[[strides.Numbers], strides.Numbers | None], change: Callable[[Any], Any]
+) -> View | None:
+    """The view with something done to each of its rows, and its axes moved."""
+    lines = [numbers((each.strides, each.offset)) for each in (view, *view.stops)]
+    if None in lines:
+        return None
+    (first, offset), *others = [line for line in lines if line is not None]
+    stops = tuple(Stop(stop.mask, *line) for stop, line in zip(view.stops, others, strict=True))
+    return _within(view, change, strides=first, offset=offset, stops=stops)
+
+
+def with_stop(view: View, stop: Stop) -> View:
+    """The view with gradients stopped for some reads.
+
+    Args:
+      view: The view.
+      stop: For which.
+    """
+    return dataclasses.replace(view, stops=(*view.stops, stop))
+
+
 def _places(view: View) -> dict[int, int]:
     """For each axis within rows, its place in an array of rows `[m, *row]`."""
     return {a: place for place, a in enumerate((a for a, s in enumerate(view.strides) if s is None), start=1)}
@@ -168,64 +210,62 @@ def _unchanged(eqn: Any, view: View) -> View:
     return view
 
 
-def _transpose(eqn: Any, view: View) -> View:
+def _transpose(eqn: Any, view: View) -> View | None:
     order, place = eqn.params["permutation"], _places(view)
     within = [0, *(place[a] for a in order if a in place)]
-    return _within(view, lambda rows: rows.transpose(within), strides=tuple(view.strides[a] for a in order))
+    return _moved(view, lambda numbers: strides.transposed(numbers, order), lambda rows: rows.transpose(within))
 
 
-def _squeeze(eqn: Any, view: View) -> View:
+def _squeeze(eqn: Any, view: View) -> View | None:
     return _without(view, eqn.params["dimensions"])
 
 
-def _without(view: View, gone: Sequence[int]) -> View:
+def _without(view: View, gone: Sequence[int]) -> View | None:
     """The view without some axes of one."""
-    place, strides = _places(view), tuple(s for a, s in enumerate(view.strides) if a not in gone)
-    return _within(view, lambda rows: jax.lax.squeeze(rows, [place[a] for a in gone if a in place]), strides=strides)
+    place = [place for a, place in _places(view).items() if a in gone]
+    return _moved(view, lambda numbers: strides.without(numbers, gone), lambda rows: jax.lax.squeeze(rows, place))
 
 
-def _broadcast(eqn: Any, view: View) -> View:
+def _broadcast(eqn: Any, view: View) -> View | None:
     """New axes, and rows along axes of one, only repeat rows."""
-    old, new = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
+    shapes = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
     target = eqn.params["broadcast_dimensions"]
-    strides: list[int | None] = [0] * len(new)
-    for a, stride in enumerate(view.strides):
-        repeated = stride is not None and old[a] != new[target[a]]
-        strides[target[a]] = 0 if repeated else stride
-    row = [new[target[a]] for a in _places(view)]
-    return _within(view, lambda rows: jnp.broadcast_to(rows, (rows.shape[0], *row)), strides=tuple(strides))
+    row = [shapes[1][target[a]] for a in _places(view)]
+    return _moved(
+        view,
+        lambda numbers: strides.broadcast(numbers, *shapes, target),
+        lambda rows: jnp.broadcast_to(rows, (rows.shape[0], *row)),
+    )
 
 
-def _slice(eqn: Any, view: View) -> View:
+def _slice(eqn: Any, view: View) -> View | None:
     start, limit, step = (eqn.params[name] for name in ("start_indices", "limit_indices", "strides"))
     return _cut(view, [slice(*span) for span in zip(start, limit, step or [1] * len(start), strict=True)])
 
 
-def _split(eqn: Any, view: View) -> list[View]:
+def _split(eqn: Any, view: View) -> list[View | None]:
     """Several parts along one axis; of one each, without that axis, if the array is unstacked."""
     shape, axis = eqn.invars[0].aval.shape, eqn.params["axis"]
     stops = list(itertools.accumulate(eqn.params.get("sizes", [1] * shape[axis])))
     every = [slice(0, n, 1) for n in shape]
     spans = (slice(start, stop, 1) for start, stop in itertools.pairwise([0, *stops]))
     parts = [_cut(view, [*every[:axis], span, *every[axis + 1 :]]) for span in spans]
-    return [_without(part, [axis]) for part in parts] if eqn.primitive.name == "unstack" else parts
+    return [part and _without(part, [axis]) for part in parts] if eqn.primitive.name == "unstack" else parts
 
 
-def _cut(view: View, spans: Sequence[slice]) -> View:
+def _cut(view: View, spans: Sequence[slice]) -> View | None:
     """A part of a view, by axis from where to where and in which steps."""
-    offset = view.offset + sum(spans[a].start * stride for a, stride in enumerate(view.strides) if stride is not None)
-    strides = tuple(None if s is None else s * spans[a].step for a, s in enumerate(view.strides))
     row = [spans[a] for a in _places(view)]
-    return _within(view, lambda rows: rows[:, *row], strides=strides, offset=offset)
+    return _moved(view, lambda numbers: strides.cut(numbers, spans), lambda rows: rows[:, *row])
 
 
-def _rev(eqn: Any, view: View) -> View:
-    turned, place, shape = eqn.params["dimensions"], _places(view), eqn.invars[0].aval.shape
-    back = [a for a in turned if a not in place]
-    offset = view.offset + sum((shape[a] - 1) * (view.strides[a] or 0) for a in back)
-    strides = tuple(-s if s is not None and a in back else s for a, s in enumerate(view.strides))
-    return _within(
-        view, lambda rows: jnp.flip(rows, [place[a] for a in turned if a in place]), strides=strides, offset=offset
+def _rev(eqn: Any, view: View) -> View | None:
+    turned, shape = eqn.params["dimensions"], eqn.invars[0].aval.shape
+    within = [place for a, place in _places(view).items() if a in turned]
+    return _moved(
+        view,
+        lambda numbers: strides.reversed_along(numbers, shape, turned),
+        lambda rows: jnp.flip(rows, within),
     )
 
 
@@ -234,47 +274,13 @@ def _reshape(eqn: Any, view: View) -> View | None:
     old, new = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
     if eqn.params["dimensions"] is not None or 0 in old:
         return None
-    strides: list[int | None] = [0] * len(new)
-    for before, after in _groups(old, new):
-        kinds = {view.strides[a] is None for a in before}
-        if len(kinds) > 1:
-            return None
-        inner = view.strides[before[-1]]
-        if inner is not None and not _is_one_line([(view.strides[a], old[a]) for a in before], inner):
-            return None
-        for a in reversed(after):
-            strides[a], inner = inner, None if inner is None else inner * new[a]
-    row = [n for n, stride in zip(new, strides, strict=True) if stride is None]
-    return _within(view, lambda rows: rows.reshape(rows.shape[0], *row), strides=tuple(strides))
-
-
-def _groups(old: Sequence[int], new: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
-    """Axes of two shapes, less those of one, in the smallest groups of equal size."""
-    first, second = ([a for a, n in enumerate(shape) if n != 1] for shape in (old, new))
-    while first:
-        before, after = [first.pop(0)], [second.pop(0)]
-        while (size := math.prod(old[a] for a in before)) != (other := math.prod(new[a] for a in after)):
-            (before if size < other else after).append((first if size < other else second).pop(0))
-        yield before, after
-
-
-def _is_one_line(axes: Sequence[tuple[int | None, int]], stride: int = 1) -> bool:
-    """Whether row numbers rise evenly through axes of these strides and sizes, the last one fastest."""
-    for own_stride, n in reversed(axes):
-        if n != 1 and own_stride != stride:
-            return False
-        stride *= n
-    return True
-
-
-def _strides(sizes: Sequence[int | None]) -> Strides:
-    """Strides of rows in one line, by the sizes of the axes along which they are counted; None for the others."""
-    strides: list[int | None] = []
-    stride = 1
-    for n in reversed(sizes):
-        strides.append(None if n is None else stride)
-        stride *= n or 1
-    return tuple(reversed(strides))
+    row = strides.reshaped((view.strides, view.offset), old, new)
+    sizes = [] if row is None else [n for n, stride in zip(new, row[0], strict=True) if stride is None]
+    return _moved(
+        view,
+        lambda numbers: strides.reshaped(numbers, old, new),
+        lambda rows: rows.reshape(rows.shape[0], *sizes),
+    )
 
 
 # ---- several arrays --------------------------------------------------------------------------------------------------
@@ -323,7 +329,7 @@ Line = tuple[tuple[Segment, ...], tuple[Write, ...]]
 def _line(view: View, shape: Sequence[int]) -> Line | None:
     """The row space of a view's own rows, if they lie in one line; None if not."""
     rows = [(view.strides[a], shape[a]) for a in view.row_axes]
-    if not _is_one_line(rows):
+    if view.stops or not strides.is_one_line(rows):
         return None
     start, stop, segments = view.offset, view.offset + math.prod(n for _, n in rows), []
     for segment, first in zip(view.segments, view.starts, strict=True):
@@ -359,7 +365,9 @@ def _in_one_line(parts: Sequence[Line | None], eqn: Any, axes: Sequence[int], ax
         segments += part[0]
         writes += [_shifted(w, 0, stop, start) for w in part[1]]
         start += stop
-    return View(tuple(segments), tuple(writes), _strides([n if a in axes else None for a, n in enumerate(shape)]))
+    return View(
+        tuple(segments), tuple(writes), strides.in_one_line([n if a in axes else None for a, n in enumerate(shape)])
+    )
 
 
 def _shifted(write: Write, start: int, stop: int, shift: int) -> Write:

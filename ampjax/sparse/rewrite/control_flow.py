@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import primitives as prim
 
 from ampjax.jaxprs import primitives
 from ampjax.jaxprs.primitives import Path
@@ -142,12 +141,11 @@ def _moving(carry: Sequence[Any]) -> tuple[list[Any], Callable[[Sequence[Any]], 
     return [v for v in carry if not isinstance(v, View)], whole
 
 
-RULES: dict[Any, Callable[[Any, Any, list[Any], Any, Path], Result]] = {
-    prim.jit_p: _call,
-    prim.closed_call_p: _call,
-    prim.remat_p: _remat,
-    prim.custom_jvp_call_p: _custom_jvp,
-    prim.cond_p: _cond,
-    prim.scan_p: _scan,
-    prim.while_p: _while,
+RULES: dict[str, Callable[[Any, Any, list[Any], Any, Path], Result]] = {
+    **dict.fromkeys(primitives.CALLS, _call),
+    **dict.fromkeys(primitives.REMATERIALIZED, _remat),
+    "custom_jvp_call": _custom_jvp,
+    "cond": _cond,
+    "scan": _scan,
+    "while": _while,
 }

@@ -14,8 +14,10 @@ from ampjax.errors import InvariantError
 from ampjax.jaxprs import primitives
 from ampjax.jaxprs.primitives import Path
 from ampjax.sparse.detection import row_reads, table_views
+from ampjax.sparse.detection.gradient_stops import Repeated, chosen_value, is_repeated, whole_of
 from ampjax.sparse.detection.table_views import View
 from ampjax.sparse.rewrite import control_flow
+from ampjax.sparse.rewrite.lane_walk import Lanes, walk_lanes
 
 Positions = Mapping[Path, Any]
 """By read and segment, int32 positions of its rows among the pulled ones; one axis more for each scan around it."""
@@ -32,11 +34,13 @@ class RowInterpreter:
       n_rows: By sparse leaf, the rows of its table.
       sites: By place and segment, the leaf of every read of a sparse leaf.
       collecting: Whether ids are wanted, or the result.
+      lanes: What is done at once in the loss function's own jaxpr.
     """
 
     n_rows: Mapping[int, int]
     sites: Mapping[Path, int]
     collecting: bool
+    lanes: Lanes = dataclasses.field(default_factory=Lanes)
 
     def run(self, jaxpr: Any, args: Sequence[Any], known: Positions, path: Path = ()) -> tuple[list[Any], FoundIds]:
         """Walks a jaxpr.
@@ -51,14 +55,18 @@ class RowInterpreter:
           The values of its outputs, and the ids that were found, empty where none are collected.
         """
         body, consts = jaxpr if isinstance(jaxpr, tuple) else primitives.opened(jaxpr)
+        if self.lanes.groups and not path:
+            return walk_lanes(self, self.lanes, (body, consts), args, known)
         env = dict(zip([*body.constvars, *body.invars], [*consts, *args], strict=True))
         found: FoundIds = {}
+        made: dict[Any, Any] = {}
         for i, eqn in enumerate(body.eqns):
             ins = [primitives.value_of(v, env) for v in eqn.invars]
-            outs, more = self._step(eqn, ins, known, (*path, i))
+            outs, more = self.step(eqn, ins, known, (*path, i), made)
             env.update(zip(eqn.outvars, outs, strict=True))
+            made.update(dict.fromkeys(eqn.outvars, eqn))
             found.update(more)
-        return [primitives.value_of(v, env) for v in body.outvars], found
+        return [whole_of(primitives.value_of(v, env)) for v in body.outvars], found
 
     def below(self, path: Path) -> dict[Path, int]:
         """The reads inside an equation.
@@ -71,12 +79,31 @@ class RowInterpreter:
         """
         return {site: leaf for site, leaf in self.sites.items() if site[: len(path)] == path}
 
-    def _step(self, eqn: Any, ins: list[Any], known: Positions, path: Path) -> tuple[list[Any], FoundIds]:
+    def step(
+        self, eqn: Any, ins: list[Any], known: Positions, path: Path, made: Mapping[Any, Any]
+    ) -> tuple[list[Any], FoundIds]:
+        """One equation of the walk.
+
+        Args:
+          eqn: The equation.
+          ins: The values of its operands; some may be `Repeated`.
+          known: As for `run`.
+          path: Its place.
+          made: By variable the equation of the same jaxpr that makes it.
+
+        Returns:
+          The values of its results, and the ids that were found in it.
+        """
+        if (chosen := chosen_value(eqn, ins, made)) is not None:
+            return [chosen], {}
+        ins = [whole_of(v) for v in ins]
         touched = any(isinstance(v, View) for v in ins)
-        rule = control_flow.RULES.get(eqn.primitive)
+        rule = control_flow.RULES.get(eqn.primitive.name)
         if rule is not None and (touched or (self.collecting and eqn.effects)):
             inside = {site: known[site] for site in self.below(path) if site in known}
             return rule(self, eqn, ins, inside, path)
+        if not touched and is_repeated(eqn):
+            return [Repeated(eqn, ins[0])], {}
         if not touched:
             silent = self.collecting and eqn.primitive.name in primitives.CALLBACKS
             return [primitives.blank(v.aval) for v in eqn.outvars] if silent else primitives.bind(eqn, ins), {}

@@ -16,10 +16,20 @@ import jax.numpy as jnp
 
 from ampjax.errors import ParameterError
 from ampjax.jaxprs import primitives
-from ampjax.sparse.detection.loss_jaxpr import Leaf, LossFn, MappedAxes, Tree, abstract, signature, trace_loss
-from ampjax.sparse.detection.row_axes import LEADING, from_table, to_table
+from ampjax.sparse.detection.loss_jaxpr import (
+    Leaf,
+    LossFn,
+    MappedAxes,
+    TracedLoss,
+    Tree,
+    abstract,
+    signature,
+    trace_loss,
+)
+from ampjax.sparse.detection.row_axes import LEADING, from_table, table_shape, to_table
 from ampjax.sparse.rewrite import input_checks
 from ampjax.sparse.rewrite.split_loss import SplitLoss, make_split_loss
+from ampjax.sparse.rewrite.stacks import Stack
 
 MAX_SHAPES = 32
 """Batch shapes whose traces a program keeps."""
@@ -35,11 +45,11 @@ class SparseProgram:
     Args:
       loss_fn: The single-device loss function.
       params: The parameters' shapes and dtypes.
-      tables: By path, the shape and dtype of each sparse leaf's table, in the parameters' order: rows lead (see
-        `ampjax.sparse.detection.row_axes`).
-      axes: By path, the axes of the leaf along which its rows are counted.
+      tables: By table its shape and dtype; rows lead (see `ampjax.sparse.detection.row_axes`). A table of one leaf has the leaf's path as its name.
+      axes: By path of a sparse leaf, the axes along which its rows are counted.
       batch: The first batch's shapes and dtypes.
       mapped: Names and sizes of the axes over which its functions are mapped; `ids` need not be.
+      stacks: By table the leaves whose rows it holds.
     """
 
     loss_fn: LossFn
@@ -47,7 +57,8 @@ class SparseProgram:
     tables: Mapping[str, Leaf]
     axes: Mapping[str, tuple[int, ...]]
     batch: Tree
-    mapped: MappedAxes = ()
+    mapped: MappedAxes
+    stacks: Mapping[str, Stack]
     _splits: dict[Hashable, SplitLoss] = dataclasses.field(default_factory=dict, repr=False, compare=False)
 
     def ids(self, dense_params: Tree, batch: Tree) -> dict[str, jax.Array]:
@@ -61,15 +72,14 @@ class SparseProgram:
           batch: A batch.
 
         Returns:
-          By path, int32 `[n]`.
+          By table, int32 `[n]`.
 
         Raises:
           ParameterError: If the dense parameters don't fit.
           DataError: If the batch has another structure, other dtypes or ranks than the first one.
         """
-        split, leaves = self.split_loss(batch), input_checks.dense_leaves(self.params, self.tables, dense_params)
-        ids = split.ids([*leaves, *jax.tree.leaves(batch)])
-        return {split.traced.leaves[leaf].path: leaf_ids for leaf, leaf_ids in ids.items()}
+        split, leaves = self.split_loss(batch), input_checks.dense_leaves(self.params, self.axes, dense_params)
+        return split.ids([*leaves, *jax.tree.leaves(batch)])
 
     def n_ids(self, batch: Tree) -> dict[str, int]:
         """The number of ids that a step reads of each table, duplicates counted. It depends on the batch's shapes only.
@@ -78,7 +88,7 @@ class SparseProgram:
           batch: A batch, or its shapes and dtypes.
         """
         split = self.split_loss(batch)
-        return {split.traced.leaves[leaf].path: split.n_ids(leaf) for leaf in split.axes}
+        return {table: split.n_ids(table) for table in self.tables}
 
     def loss(
         self, dense_params: Tree, rows: Mapping[str, Any], batch: Tree, inverse: Mapping[str, Any] | None = None
@@ -87,9 +97,9 @@ class SparseProgram:
 
         Args:
           dense_params: The parameters, None at sparse leaves.
-          rows: By path, `[m, *row]`. In a narrower dtype than the table's they are widened first.
+          rows: By table, `[m, *row]`. In a narrower dtype than the table's they are widened first.
           batch: A batch.
-          inverse: By path, int `[n]`: where in `rows` each of `ids` lies. Without it, rows are those of `ids`, one by one.
+          inverse: By table, int `[n]`: where in `rows` each of `ids` lies. Without it, rows are those of `ids`, one by one.
 
         Returns:
           The loss, or `(loss, aux)`.
@@ -98,7 +108,7 @@ class SparseProgram:
           ParameterError: If the dense parameters or the rows don't fit.
           DataError: If the batch does not fit the first one, or `inverse` the ids.
         """
-        return self._loss(input_checks.dense_leaves(self.params, self.tables, dense_params), rows, batch, inverse)
+        return self._loss(input_checks.dense_leaves(self.params, self.axes, dense_params), rows, batch, inverse)
 
     def value_and_grad(
         self, dense_params: Tree, rows: Mapping[str, Any], batch: Tree, inverse: Mapping[str, Any] | None = None
@@ -113,14 +123,14 @@ class SparseProgram:
 
         Returns:
           What the loss function returns (`loss` or `(loss, aux)`), and the gradients: a tree like `dense_params` with None
-          also at leaves that are not floats; and by path the gradients of `rows`, of their shapes and dtypes. Rows that occur
+          also at leaves that are not floats; and by table the gradients of `rows`, of their shapes and dtypes. Rows that occur
           several times get the sum; rows that are not read, and padding, get zero.
 
         Raises:
           ParameterError: As `loss` does.
           DataError: As `loss` does.
         """
-        leaves = input_checks.dense_leaves(self.params, self.tables, dense_params)
+        leaves = input_checks.dense_leaves(self.params, self.axes, dense_params)
         floats = {i: x for i, x in enumerate(leaves) if x is not None and primitives.is_inexact(jnp.result_type(x))}
 
         def loss(floats: dict[int, Any], rows: dict[str, Any]) -> Any:
@@ -132,19 +142,19 @@ class SparseProgram:
         return out, (jax.tree.unflatten(treedef, [grads.get(i) for i in range(len(leaves))]), row_grads)
 
     def split(self, params: Tree) -> tuple[Tree, dict[str, Any]]:
-        """Splits parameters, or a tree like them, into dense parameters and tables.
+        """Splits parameters, or a tree like them, into dense parameters and the sparse leaves' rows.
 
         Args:
           params: The tree.
 
         Returns:
-          The tree with None at sparse leaves, and by path the sparse leaves' tables.
+          The tree with None at sparse leaves, and by path the sparse leaves as tables.
 
         Raises:
           ParameterError: If the structure is not the parameters'.
         """
         whole = input_checks.by_path(self.params, params)
-        dense = [None if path in self.tables else leaf for path, leaf in whole.items()]
+        dense = [None if path in self.axes else leaf for path, leaf in whole.items()]
         tables = {path: to_table(whole[path], axes) for path, axes in self.axes.items()}
         return jax.tree.unflatten(jax.tree.structure(self.params), dense), tables
 
@@ -153,18 +163,18 @@ class SparseProgram:
 
         Args:
           dense_params: The parameters, None at sparse leaves.
-          tables: By path, all sparse leaves' tables.
+          tables: By path, all sparse leaves as tables.
 
         Raises:
           ParameterError: If a table is missing, or the structure is not the parameters'.
         """
-        missing = [path for path in self.tables if path not in tables]
+        missing = [path for path in self.axes if path not in tables]
         if missing:
             raise ParameterError("join", f"a table for `{missing[0]}`", f"{list(tables)}", "Pass every sparse leaf.")
         whole = input_checks.by_path(self.params, dense_params)
         shapes = (leaf.shape for leaf in jax.tree.leaves(self.params))
         joined = [
-            from_table(tables[path], shape, self.axes[path]) if path in self.tables else leaf
+            from_table(tables[path], shape, self.axes[path]) if path in self.axes else leaf
             for (path, leaf), shape in zip(whole.items(), shapes, strict=True)
         ]
         return jax.tree.unflatten(jax.tree.structure(self.params), joined)
@@ -190,6 +200,11 @@ class SparseProgram:
         return [from_table(table, shape, self.axes[path]) for table in tables]
 
     @property
+    def members(self) -> dict[str, tuple[str, ...]]:
+        """By table the paths of the leaves whose rows it holds."""
+        return {table: stack.paths for table, stack in self.stacks.items()}
+
+    @property
     def transposed(self) -> dict[str, tuple[int, ...]]:
         """By path the axes along which rows are counted, for tables that have other axes than their leaves."""
         return {path: axes for path, axes in self.axes.items() if axes != LEADING}
@@ -210,7 +225,7 @@ class SparseProgram:
             if len(self._splits) >= MAX_SHAPES:
                 del self._splits[next(iter(self._splits))]
             traced = trace_loss(self.loss_fn, self.params, batch, self.mapped)
-            self._splits[key] = make_split_loss(traced, self.axes)
+            self._splits[key] = make_split_loss(traced, self.axes, self.stacks)
         return self._splits[key]
 
     def _loss(
@@ -219,12 +234,10 @@ class SparseProgram:
         split, n_ids = self.split_loss(batch), self.n_ids(batch)
         if inverse is None:
             inverse = {path: jnp.arange(n, dtype=jnp.int32) for path, n in n_ids.items()}
-        for path, table in self.tables.items():
-            input_checks.check_rows(table, rows.get(path), inverse.get(path), n_ids[path])
-        numbers = split.tables
-        wide = {i: jnp.asarray(rows[leaf.path]).astype(leaf.dtype) for i, leaf in numbers.items()}
-        where = {i: inverse[leaf.path] for i, leaf in numbers.items()}
-        return split.loss([*leaves, *jax.tree.leaves(batch)], wide, where)
+        for name, table in self.tables.items():
+            input_checks.check_rows(table, rows.get(name), inverse.get(name), n_ids[name])
+        wide = {name: jnp.asarray(rows[name]).astype(table.dtype) for name, table in self.tables.items()}
+        return split.loss([*leaves, *jax.tree.leaves(batch)], wide, inverse)
 
 
 def rewrite(
@@ -233,6 +246,8 @@ def rewrite(
     batch: Tree,
     sparse: Sequence[str] | Mapping[str, tuple[int, ...]] | None = None,
     mapped: MappedAxes = (),
+    stacks: Mapping[str, Sequence[str]] | None = None,
+    traced: TracedLoss | None = None,
 ) -> SparseProgram:
     """Rewrites a single-device loss function into a step on pulled rows.
 
@@ -246,6 +261,9 @@ def rewrite(
       sparse: The leaves to be pulled, by path; or for each the axes along which its rows are counted. All that `find_sparse` finds, where
         it is None.
       mapped: Names and sizes of the axes over which the step will be mapped.
+      stacks: By table the leaves whose rows it holds, by path, one after the other; they have rows of one shape and dtype. None: each leaf is
+        a table.
+      traced: The loss function traced for this batch, if it has been.
 
     Returns:
       The loss function on pulled rows.
@@ -267,9 +285,15 @@ def rewrite(
     >>> ids.tolist(), float(value), row_grads["['table']"].shape
     ([5, 7, 5], 6.0, (3, 2))
     """
-    split = make_split_loss(trace_loss(loss_fn, params, batch, mapped), sparse)
-    tables = {table.path: table for table in split.tables.values()}
-    axes = {table.path: split.axes[i] for i, table in split.tables.items()}
-    program = SparseProgram(loss_fn, abstract(params), tables, axes, abstract(batch), mapped)
+    traced = traced or trace_loss(loss_fn, params, batch, mapped)
+    split = make_split_loss(traced, sparse, stacks)
+    leaves = {leaf.path: (leaf, split.axes[i]) for i, leaf in enumerate(traced.leaves) if i in split.axes}
+    tables = {name: _table(name, stack, *leaves[stack.paths[0]]) for name, stack in split.stacks.items()}
+    axes = {path: leaf_axes for path, (_, leaf_axes) in leaves.items()}
+    program = SparseProgram(loss_fn, abstract(params), tables, axes, abstract(batch), mapped, split.stacks)
     program._splits[signature(batch)] = split
     return program
+
+
+def _table(name: str, stack: Stack, leaf: Leaf, axes: tuple[int, ...]) -> Leaf:
+    return Leaf(name, (stack.n_rows, *table_shape(leaf.shape, axes)[1:]), leaf.dtype)

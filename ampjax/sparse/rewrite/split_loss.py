@@ -6,9 +6,10 @@ Works on flat lists of leaves. Knows nothing of the user's trees, of names, or o
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,11 +19,12 @@ from jax.interpreters import partial_eval
 from ampjax.errors import InvariantError, ParameterError
 from ampjax.jaxprs import primitives
 from ampjax.jaxprs.primitives import Path
-from ampjax.sparse.detection.detect import Variable, analyse, follow
-from ampjax.sparse.detection.loss_jaxpr import Leaf, TracedLoss
-from ampjax.sparse.detection.row_axes import table_shape
+from ampjax.sparse.detection.detect import Variable, analyse, follow, look_again
+from ampjax.sparse.detection.loss_jaxpr import TracedLoss
 from ampjax.sparse.detection.table_views import View, whole_table
 from ampjax.sparse.rewrite.evaluate import FoundIds, RowInterpreter
+from ampjax.sparse.rewrite.lane_walk import Lanes, find_lanes
+from ampjax.sparse.rewrite.stacks import Stack
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +34,10 @@ class SplitLoss:
     Args:
       traced: The loss function.
       axes: By sparse leaf, the axes along which its rows are counted.
-      sites: The reads in the order of their places and segments, which is the order of the ids, with their leaves.
+      stacks: By table the leaves whose rows it holds.
+      lanes: What is done at once, with several tables' rows in one.
+      sites: The reads in the order of their places and segments, which is the order of the ids, with their leaves. Reads that are done at once
+        are one, at the first.
       shapes: By read, the shape of its ids.
       ids_jaxpr: The ids of all reads, from those inputs that they need.
       ids_consts: The values of its constants.
@@ -41,65 +46,73 @@ class SplitLoss:
 
     traced: TracedLoss
     axes: Mapping[int, tuple[int, ...]]
+    stacks: Mapping[str, Stack]
+    lanes: Lanes
     sites: Mapping[Path, int]
     shapes: Mapping[Path, tuple[int, ...]]
     ids_jaxpr: Any
     ids_consts: Sequence[Any]
     ids_inputs: tuple[int, ...]
 
-    @property
-    def tables(self) -> dict[int, Leaf]:
-        """By sparse leaf its table: rows lead."""
-        leaves = {i: self.traced.leaves[i] for i in self.axes}
-        return {i: Leaf(leaf.path, table_shape(leaf.shape, self.axes[i]), leaf.dtype) for i, leaf in leaves.items()}
-
-    def n_ids(self, leaf: int) -> int:
+    def n_ids(self, table: str) -> int:
         """The number of ids that a step reads of a table, duplicates counted.
 
         Args:
-          leaf: The sparse leaf.
+          table: The table.
         """
-        return sum(math.prod(self.shapes[site]) for site in self._reads_of(leaf))
+        return sum(math.prod(self.shapes[site]) for site in self._reads_of[table])
 
-    def ids(self, inputs: Sequence[Any]) -> dict[int, jax.Array]:
+    def ids(self, inputs: Sequence[Any]) -> dict[str, jax.Array]:
         """The ids that a step reads of each table.
 
         Args:
           inputs: The leaves of parameters and batch; anything at sparse leaves and float parameters.
 
         Returns:
-          By sparse leaf int32 `[n]`, `n_rows` where no row is read.
+          By table of which rows are read int32 `[n]`, its number of rows where no row is read.
         """
         flat = eval_jaxpr(self.ids_jaxpr, self.ids_consts, *(inputs[i] for i in self.ids_inputs))
         ids_of = dict(zip(self.sites, flat, strict=True))
-        return {leaf: jnp.concatenate([ids_of[site].ravel() for site in self._reads_of(leaf)]) for leaf in self.axes}
+        none = jnp.zeros(0, jnp.int32)  # a batch may have no ids for a table
+        return {
+            table: jnp.concatenate([none, *(ids_of[site].ravel() for site in sites)])
+            for table, sites in self._reads_of.items()
+        }
 
-    def loss(self, inputs: Sequence[Any], rows: Mapping[int, Any], inverse: Mapping[int, Any]) -> Any:
+    def loss(self, inputs: Sequence[Any], rows: Mapping[str, Any], inverse: Mapping[str, Any]) -> Any:
         """The loss function's result, computed from pulled rows.
 
         Args:
           inputs: The leaves of parameters and batch; anything at sparse leaves.
-          rows: By sparse leaf, `[m, ...]` rows of its table.
-          inverse: By sparse leaf, int `[n]`: where in `rows` each of `ids` lies.
+          rows: By table, `[m, ...]` of its rows.
+          inverse: By table, int `[n]`: where in `rows` each of `ids` lies.
 
         Returns:
           The loss, or `(loss, aux)`.
         """
-        args = [_whole(self.traced, i, self.axes, rows[i]) if i in rows else value for i, value in enumerate(inputs)]
-        interpreter = RowInterpreter(
-            {i: table.shape[0] for i, table in self.tables.items()}, self.sites, collecting=False
-        )
-        known = {site: part for leaf in self.axes for site, part in self._parts(leaf, inverse[leaf])}
+        places = _places(self.traced, self.stacks)
+        args = [
+            places[i].whole(self.traced, i, self.axes, rows[places[i].table]) if i in self.axes else value
+            for i, value in enumerate(inputs)
+        ]
+        interpreter = RowInterpreter(_n_rows(places), self.sites, collecting=False, lanes=self.lanes)
+        known = {site: part for table in self._reads_of for site, part in self._parts(table, inverse[table])}
         outs, _ = interpreter.run((self.traced.jaxpr, self.traced.consts), args, known)
         return jax.tree.unflatten(self.traced.out_tree, outs)
 
-    def _reads_of(self, leaf: int) -> list[Path]:
-        return [site for site, read_leaf in self.sites.items() if read_leaf == leaf]
+    @functools.cached_property
+    def _reads_of(self) -> dict[str, list[Path]]:
+        """By table with sparse leaves its reads; a batch may have none."""
+        places = _places(self.traced, self.stacks)
+        result: dict[str, list[Path]] = {places[leaf].table: [] for leaf in self.axes}
+        for site, leaf in self.sites.items():
+            result[places[leaf].table].append(site)
+        return result
 
-    def _parts(self, leaf: int, inverse: Any) -> list[tuple[Path, Any]]:
+    def _parts(self, table: str, inverse: Any) -> list[tuple[Path, Any]]:
         """The positions of each read of a table."""
         parts, start = [], 0
-        for site in self._reads_of(leaf):
+        for site in self._reads_of[table]:
             shape = self.shapes[site]
             stop = start + math.prod(shape)
             parts.append((site, jnp.asarray(inverse[start:stop], jnp.int32).reshape(shape)))
@@ -108,13 +121,16 @@ class SplitLoss:
 
 
 def make_split_loss(
-    traced: TracedLoss, sparse: Iterable[str] | Mapping[str, tuple[int, ...]] | None = None
+    traced: TracedLoss,
+    sparse: Iterable[str] | Mapping[str, tuple[int, ...]] | None = None,
+    stacks: Mapping[str, Sequence[str] | Stack] | None = None,
 ) -> SplitLoss:
     """Splits a traced loss function.
 
     Args:
       traced: The loss function.
       sparse: The leaves to be pulled, by path, or their axes, too; all sparse ones where it is None.
+      stacks: By table the leaves whose rows it holds, those among them that are not pulled; None for a table of each leaf.
 
     Returns:
       The two programs for batches of the traced shapes.
@@ -122,30 +138,71 @@ def make_split_loss(
     Raises:
       ParameterError: If a path is unknown, or of a dense leaf.
     """
-    variables = analyse(traced, min_rows=2, known=sparse if isinstance(sparse, Mapping) else None)
-    wanted = {v.path for v in variables if v.sparse} if sparse is None else set(sparse)
+    if isinstance(sparse, Mapping):
+        flow, variables = look_again(traced, sparse)
+    else:
+        flow, variables = None, analyse(traced, 2)
+    wanted = {v.path for v in variables if v.sparse} if sparse is None else {*sparse}
     _check_sparse(variables, wanted)
     axes = {i: v.axes for i, v in enumerate(variables) if v.path in wanted}
-    n_rows = {i: variables[i].n_rows for i in axes}
-    sites = {site: read.leaf for site, read in sorted(follow(traced, axes).reads.items())}
-    jaxpr, consts, shapes = _ids_program(traced, axes, RowInterpreter(n_rows, sites, collecting=True))
+    n_rows = {variables[i].path: variables[i].n_rows for i in axes}
+    members = {path: [path] for path in n_rows} if stacks is None else stacks
+    held = {name: each if isinstance(each, Stack) else Stack.of(each, n_rows) for name, each in members.items()}
+    places = _places(traced, held)
+    stacked = {i: places[i].table for i in axes if len(held[places[i].table].paths) > 1}
+    lanes = find_lanes(traced, stacked, axes)
+    flow = flow or follow(traced, axes)
+    reads = ((site, read.leaf) for site, read in sorted(flow.reads.items()))
+    sites = {site: leaf for site, leaf in reads if site[0] not in lanes.repeated}
+    interpreter = RowInterpreter(_n_rows(places), sites, collecting=True, lanes=lanes)
+    jaxpr, consts, shapes = _ids_program(traced, axes, places, interpreter)
     slim, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
     inputs = tuple(i for i, needed in enumerate(used) if needed)
     _check_known(traced, inputs)
-    return SplitLoss(traced, axes, sites, shapes, slim, consts, inputs)
+    return SplitLoss(traced, axes, held, lanes, sites, shapes, slim, consts, inputs)
 
 
-def _whole(traced: TracedLoss, leaf: int, axes: Mapping[int, tuple[int, ...]], rows: Any = None) -> View:
-    return whole_table(leaf, traced.leaves[leaf].shape, axes[leaf], rows)
+class _Place(NamedTuple):
+    """Where the rows of a leaf are.
+
+    Args:
+      table: The table.
+      first: The leaf's first row in it.
+      n_rows: The table's rows.
+    """
+
+    table: str
+    first: int
+    n_rows: int
+
+    def whole(self, traced: TracedLoss, leaf: int, axes: Mapping[int, tuple[int, ...]], rows: Any = None) -> View:
+        return whole_table(leaf, traced.leaves[leaf].shape, axes[leaf], rows, self.first)
+
+
+def _places(traced: TracedLoss, stacks: Mapping[str, Stack]) -> dict[int, _Place]:
+    """By sparse leaf where its rows are."""
+    numbers = {leaf.path: i for i, leaf in enumerate(traced.leaves)}
+    return {
+        numbers[path]: _Place(table, first, stack.n_rows)
+        for table, stack in stacks.items()
+        for path, first in zip(stack.paths, stack.starts, strict=True)
+    }
+
+
+def _n_rows(places: Mapping[int, _Place]) -> dict[int, int]:
+    return {leaf: place.n_rows for leaf, place in places.items()}
 
 
 def _ids_program(
-    traced: TracedLoss, axes: Mapping[int, tuple[int, ...]], interpreter: RowInterpreter
+    traced: TracedLoss,
+    axes: Mapping[int, tuple[int, ...]],
+    places: Mapping[int, _Place],
+    interpreter: RowInterpreter,
 ) -> tuple[Any, Sequence[Any], dict[Path, tuple[int, ...]]]:
     """The walk that collects ids, as a jaxpr of the leaves of parameters and batch; and the ids' shapes."""
 
     def collect(*inputs: Any) -> FoundIds:
-        args = [_whole(traced, i, axes) if i in axes else value for i, value in enumerate(inputs)]
+        args = [places[i].whole(traced, i, axes) if i in axes else value for i, value in enumerate(inputs)]
         return interpreter.run((traced.jaxpr, traced.consts), args, {})[1]
 
     # Tables are no inputs of this program: a number stands in the place of each.

@@ -30,19 +30,20 @@ def of_values(values: Any, kernels: RowKernels) -> Iterator[Block]:
     Raises:
       TableError: If a value is not finite.
     """
-    for start, stop in ranges(values.shape[0], row_bytes(values.shape[1:], np.dtype(values.dtype))):
+    for start, stop in ranges(0, values.shape[0], row_bytes(values.shape[1:], np.dtype(values.dtype))):
         rows = check_finite(np.array(values[start:stop]), range(start, stop), "values")
         yield start, [rows, *kernels.init(rows)]
 
 
-def of_arrays(arrays: Sequence[np.ndarray]) -> Iterator[Block]:
-    """Yields arrays of all rows, which may be mapped files, block by block.
+def of_arrays(arrays: Sequence[np.ndarray], first: int = 0) -> Iterator[Block]:
+    """Yields arrays of rows, which may be mapped files, block by block.
 
     Args:
       arrays: Parameters, then states, `[n_rows, ...]` each.
+      first: The number of the first of these rows.
     """
-    for start, stop in ranges(len(arrays[0]), row_bytes(arrays[0].shape[1:], arrays[0].dtype)):
-        yield start, [np.asarray(array[start:stop]) for array in arrays]
+    for start, stop in ranges(0, len(arrays[0]), row_bytes(arrays[0].shape[1:], arrays[0].dtype)):
+        yield first + start, [np.asarray(array[start:stop]) for array in arrays]
 
 
 def row_bytes(shape: Sequence[int], dtype: np.dtype) -> int:
@@ -55,12 +56,13 @@ def row_bytes(shape: Sequence[int], dtype: np.dtype) -> int:
     return math.prod(shape) * dtype.itemsize
 
 
-def ranges(n_rows: int, row_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yields where each block starts and stops.
+def ranges(first: int, end: int, row_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yields where each block of some rows starts and stops.
 
     Args:
-      n_rows: The table's rows.
+      first: The first row.
+      end: The row after the last.
       row_bytes: Bytes of one row.
     """
     size = max(1, BLOCK_BYTES // max(1, row_bytes))
-    return ((start, min(start + size, n_rows)) for start in range(0, n_rows, size))
+    return ((start, min(start + size, end)) for start in range(first, end, size))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ampjax.errors import TableError
-from ampjax.optim.row_rule import RowTypes
+from ampjax.optim.row_rule import RowRule
 from ampjax.optim.row_sums import sum_duplicates
 
 
@@ -43,14 +43,14 @@ def checked_ids(row_ids: Any, n_rows: int, call: str) -> np.ndarray:
 
 
 def checked_grads(
-    row_grads: Any, ids: np.ndarray, row: tuple[int, ...], dtypes: tuple[np.dtype, ...], call: str
+    row_grads: Any, ids: np.ndarray, rule: RowRule, dtypes: tuple[np.dtype, ...], call: str
 ) -> np.ndarray:
     """Row gradients as an array `[n, *row]`.
 
     Args:
       row_grads: What came.
       ids: Their rows, `[n]`.
-      row: The shape of one row.
+      rule: The optimizer's rule for the table.
       dtypes: What is taken.
       call: The caller's name, for messages.
 
@@ -58,23 +58,23 @@ def checked_grads(
       TableError: If the shape or the dtype is wrong, or something is not finite.
     """
     grads = np.asarray(row_grads)
-    if grads.shape != (shape := (len(ids), *row)):
+    if grads.shape != (shape := (len(ids), *rule.shape)):
         raise TableError(
             f"{call}, gradients", f"shape {shape}", f"{grads.shape}", "Give one row of gradients for each id."
         )
     if grads.dtype not in dtypes:
         names = " or ".join(dict.fromkeys(str(dtype) for dtype in dtypes))
         raise TableError(f"{call}, gradients", names, f"{grads.dtype}", f"Cast them with `.astype('{dtypes[0]}')`.")
-    return check_finite(grads, ids, f"{call}, gradients")
+    return check_finite(grads, ids, f"{call}, gradients", rule.row_name)
 
 
-def ready_to_push(ids: np.ndarray, row_grads: Any, types: RowTypes, wire: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+def ready_to_push(ids: np.ndarray, row_grads: Any, rule: RowRule, wire: np.dtype) -> tuple[np.ndarray, np.ndarray]:
     """One client's row gradients, checked, each row once, and as they travel.
 
     Args:
       ids: Rows, `[n]`, int64.
       row_grads: What came of them.
-      types: The types of rows.
+      rule: The optimizer's rule for the table.
       wire: The dtype in which gradients travel.
 
     Returns:
@@ -83,19 +83,24 @@ def ready_to_push(ids: np.ndarray, row_grads: Any, types: RowTypes, wire: np.dty
     Raises:
       TableError: If the shape or the dtype is wrong, or something is not finite.
     """
-    grads = checked_grads(row_grads, ids, types.shape, (types.dtype, wire, np.dtype(np.float32)), "push")
+    grads = checked_grads(row_grads, ids, rule, (rule.dtype, wire, np.dtype(np.float32)), "push")
     ids, sums = sum_duplicates(ids, grads)
     sums = sums.astype(wire, copy=False)
-    return ids, sums if sums is grads else check_finite(sums, ids, "push, gradients")  # a sum or a cast may overflow
+    if sums is not grads:  # a sum or a cast may overflow
+        check_finite(sums, ids, "push, gradients", rule.row_name)
+    return ids, sums
 
 
-def check_finite(rows: np.ndarray, ids: Sequence[int] | np.ndarray, where: str) -> np.ndarray:
+def check_finite(
+    rows: np.ndarray, ids: Sequence[int] | np.ndarray, where: str, row_name: Callable[[int], str] = "row {}".format
+) -> np.ndarray:
     """The rows themselves.
 
     Args:
       rows: `[n, *row]`.
-      ids: What each of them is called, `[n]`.
+      ids: Their numbers, `[n]`.
       where: For messages.
+      row_name: What a row of some number is called.
 
     Raises:
       TableError: If a number is NaN or infinite.
@@ -108,6 +113,6 @@ def check_finite(rows: np.ndarray, ids: Sequence[int] | np.ndarray, where: str) 
     raise TableError(
         where,
         "finite numbers",
-        f"{value} in row {ids[first]}",
+        f"{value} in {row_name(int(ids[first]))}",
         "Look at the loss: a smaller step or clipping may help.",
     )

@@ -18,6 +18,9 @@ from ampjax.optim.row_rule import RowRule, RowTypes
 MIN_ROWS = 8
 """The smallest number of rows that is compiled for; then powers of two."""
 
+UNROLLED = 4
+"""Missed updates that are made in one go: between them, numbers need not leave the processor's registers."""
+
 Function = Callable[..., Any]
 Find = Callable[[str, tuple[Any, ...]], Function]
 """Gives the function of a name for such arguments: the same for all, or one that was compiled for their shapes."""
@@ -106,45 +109,71 @@ class RowKernels:
         """
         return self._run("update", tuple(shared), rows, tuple(state), grads)
 
-    def partials(self, turn: int, shared: Sequence[Any], grads: np.ndarray, weights: np.ndarray) -> list[np.ndarray]:
-        """One round's reductions over some rows.
+    def partials(
+        self,
+        turn: int,
+        shared: Sequence[Any],
+        grads: np.ndarray,
+        weights: np.ndarray,
+        parameters: np.ndarray | None = None,
+    ) -> list[np.ndarray]:
+        """One round's reductions over some rows, each with a leading axis of parameters.
 
         Args:
           turn: The round.
           shared: Shared values for the round.
           grads: `[n, *row]`, n a padded size.
           weights: How often each row counts, `[n]`, int32; 0 where there is padding.
+          parameters: By row which of the table's parameters it belongs to, `[n]`, int32; None if there is one.
         """
-        return self._run(partials_name(turn), tuple(shared), grads, weights)
+        return self._run(partials_name(turn), tuple(shared), grads, weights, parameters)
 
     def catch_up(
-        self, history: Sequence[np.ndarray], first: np.ndarray, stop: int, rows: np.ndarray, state: Sequence[np.ndarray]
+        self,
+        history: Sequence[np.ndarray],
+        first: np.ndarray,
+        stop: int,
+        base: int,
+        rows: np.ndarray,
+        state: Sequence[np.ndarray],
     ) -> list[np.ndarray]:
         """Rows after the updates with a zero gradient that they missed.
 
         Args:
-          history: Shared values of past updates, each `[capacity, ...]`.
+          history: Shared values of past updates, each `[n, ...]`.
           first: For each row the first update that it missed, `[n]`, int32; `stop` where it missed none.
           stop: The number of updates in the history.
+          base: The number of updates before the first of them.
           rows: `[n, *row]`, a padded size.
           state: Their state.
 
         Returns:
           New rows, then new states.
         """
-        return self._run("catch_up", tuple(history), first, np.int32(stop), rows, tuple(state))
+        return self._run(
+            "catch_up", tuple(history), first, np.int32(stop), np.int32(base % UNROLLED), rows, tuple(state)
+        )
 
     def _run(self, name: str, *args: Any) -> list[np.ndarray]:
         with jax.default_device(self._device):
             return [np.asarray(array) for array in jax.tree.leaves(self._find(name, args)(*args))]
 
 
-def _missed_updates(rule: RowRule, history: Any, first: Any, stop: Any, rows: Any, state: Any) -> Any:
+def _missed_updates(rule: RowRule, history: Any, first: Any, stop: Any, base: Any, rows: Any, state: Any) -> Any:
     zeros = jnp.zeros_like(rows)
 
-    def body(i: Any, carry: Any) -> Any:
+    def update(i: Any, carry: Any) -> Any:
         rows, state = carry
         new = rule.update([values[i] for values in history], rows, state, zeros)
-        return jax.tree.map(lambda n, o: jnp.where((first <= i).reshape(-1, *[1] * (o.ndim - 1)), n, o), new, carry)
+        missed = (first <= i) & (i < stop)
+        return jax.tree.map(lambda n, o: jnp.where(missed.reshape(-1, *[1] * (o.ndim - 1)), n, o), new, carry)
 
-    return jax.lax.fori_loop(jnp.min(first), stop, body, (rows, list(state)))
+    # Each update has its place among those in one go by its number: XLA may round in another way at another place.
+    start = jnp.min(first) - (base + jnp.min(first)) % UNROLLED
+
+    def several(turn: Any, carry: Any) -> Any:
+        for place in range(UNROLLED):
+            carry = update(start + turn * UNROLLED + place, carry)
+        return carry
+
+    return jax.lax.fori_loop(0, -((start - stop) // UNROLLED), several, (rows, list(state)))

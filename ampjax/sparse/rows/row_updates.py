@@ -1,4 +1,4 @@
-"""Updates of selected rows: reductions of their gradients, new rows, and updates that rows have missed."""
+"""Updates of selected rows: reductions of their gradients, and new rows."""
 
 from __future__ import annotations
 
@@ -11,10 +11,6 @@ import numpy as np
 from ampjax.sparse.rows.aligned_arrays import aligned_empty
 from ampjax.sparse.rows.partition import Selection
 from ampjax.sparse.rows.row_kernels import RowKernels, padded_size
-from ampjax.sparse.rows.shared_history import SharedHistory
-
-CATCH_UP_ROWS = 16384
-"""The most rows that one call catches up."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +48,12 @@ class RowJob:
 
 
 def reduce_rows(
-    kernels: RowKernels, job: RowJob, turn: int, shared: Sequence[Any], n_untouched: int
+    kernels: RowKernels,
+    job: RowJob,
+    turn: int,
+    shared: Sequence[Any],
+    n_untouched: np.ndarray,
+    parameters: np.ndarray,
 ) -> list[np.ndarray]:
     """One round's reductions over a job's rows, and over rows that were not touched, whose gradient is zero.
 
@@ -61,15 +62,21 @@ def reduce_rows(
       job: The rows.
       turn: The round.
       shared: Shared values for the round.
-      n_untouched: How many rows were not touched.
+      n_untouched: By parameter of the table, how many of its rows were not touched.
+      parameters: By row of the job its parameter.
 
     Returns:
-      The reductions, in the order of the rule's.
+      The reductions, in the order of the rule's, each with a leading axis of parameters.
     """
-    n = len(job.rows)
-    weights = np.zeros(padded_size(n + 1), np.int32)
-    weights[:n], weights[n] = 1, n_untouched
-    return kernels.partials(turn, shared, job.padded_grads(kernels, len(weights)), weights)
+    n, n_parameters = len(job.rows), len(n_untouched)
+    weights = np.zeros(padded_size(n + n_parameters), np.int32)
+    weights[:n], weights[n : n + n_parameters] = 1, n_untouched
+    grads = job.padded_grads(kernels, len(weights))
+    if n_parameters == 1:
+        return kernels.partials(turn, shared, grads, weights)
+    of_rows = np.zeros(len(weights), np.int32)
+    of_rows[:n], of_rows[n : n + n_parameters] = parameters, np.arange(n_parameters)
+    return kernels.partials(turn, shared, grads, weights, of_rows)
 
 
 def compute_rows(kernels: RowKernels, job: RowJob, shared: Sequence[Any]) -> list[np.ndarray]:
@@ -86,32 +93,3 @@ def compute_rows(kernels: RowKernels, job: RowJob, shared: Sequence[Any]) -> lis
     size = padded_size(len(job.rows))
     rows, *state = job.rows.take(size)
     return kernels.update(shared, rows, state, job.padded_grads(kernels, size))
-
-
-def catch_up(kernels: RowKernels, history: SharedHistory, rows: Selection) -> None:
-    """Applies to rows the updates that they were left out of, in each of which their gradient was zero.
-
-    Args:
-      kernels: The optimizer's compiled functions.
-      history: Shared values of past updates.
-      rows: The rows; those that missed nothing stay as they are.
-    """
-    seen = rows.seen()
-    if seen is None:
-        return
-    late = np.flatnonzero(seen < history.version)
-    # Rows of similar lag go together: then no group does more than twice the updates that its rows need.
-    group = np.frexp((history.version - seen[late]).astype(np.float64))[1]
-    for g in np.unique(group):
-        places = late[group == g]
-        for start in range(0, len(places), CATCH_UP_ROWS):
-            some = places[start : start + CATCH_UP_ROWS]
-            _catch_up(kernels, history, rows.at(some), seen[some])
-
-
-def _catch_up(kernels: RowKernels, history: SharedHistory, rows: Selection, seen: np.ndarray) -> None:
-    size = padded_size(len(rows))
-    first = np.full(size, history.length, np.int32)
-    first[: len(rows)] = seen - history.base
-    old, *state = rows.take(size)
-    rows.write(kernels.catch_up(history.values, first, history.length, old, state), history.version)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,12 +16,13 @@ import numpy as np
 
 from ampjax.optim.row_rule import RowTypes
 from ampjax.sparse.rows.byte_counts import ByteCounts, Columns, cut
+from ampjax.sparse.rows.catching_up import CatchUp
 from ampjax.sparse.rows.gradient_buffer import GradientBuffer, Rows
 from ampjax.sparse.rows.partition import Partition, Selection
 from ampjax.sparse.rows.partition_layout import PartitionLayout
 from ampjax.sparse.rows.row_jobs import JobPool
 from ampjax.sparse.rows.row_kernels import RowKernels
-from ampjax.sparse.rows.row_updates import CATCH_UP_ROWS, RowJob, catch_up, compute_rows, reduce_rows
+from ampjax.sparse.rows.row_updates import RowJob, compute_rows, reduce_rows
 from ampjax.sparse.rows.shared_history import SharedHistory
 
 
@@ -74,11 +76,13 @@ class ServerPart:
         layout, history = settings.layout, settings.history
         self._types, self._layout, self._kernels, self._traffic = settings.types, layout, kernels, traffic
         self._history = copy.deepcopy(history)
-        seen = history.version if history.capacity else None
+        seen = history.version if history.max_lag else None
         self._partitions = {
             p: Partition(p, layout.size(p), settings.types, seen, settings.folder) for p in settings.partitions
         }
         self._jobs = JobPool(self._partitions, settings.n_servers)
+        partitions = list(self._partitions.values())
+        self._catch_up = CatchUp(kernels, self._history, partitions, layout.n_rows, self._jobs.run)
         self._n_updates = self._n_pulls = 0
         self._buffers: dict[int, GradientBuffer] = {}
         self._prepared: dict[int, Callable[[], None]] = {}
@@ -110,7 +114,7 @@ class ServerPart:
           By partition, fresh arrays `[n, *row]`.
         """
         self._n_pulls += announced
-        catch_up(self._kernels, self._history, self._jobs.select(rows))
+        self._catch_up.rows(self._jobs.select(rows))
         width = cut(np.empty((0, *self._types.shape)), columns).shape[1:]
         result = {p: np.empty((len(local), *width), wire_dtype) for p, local in rows.items()}
 
@@ -190,9 +194,25 @@ class ServerPart:
           For each piece the reductions, in the order of the rule's.
         """
         jobs = self._jobs.cut_between_partitions(self.rows(update)) or [RowJob(Selection(()), ())]
-        n_untouched = sum(part.n_rows for part in self._partitions.values()) - sum(len(job.rows) for job in jobs)
-        first = reduce_rows(self._kernels, jobs[0], turn, shared, n_untouched)
-        return [first, *self._jobs.run(lambda job: reduce_rows(self._kernels, job, turn, shared, 0), jobs[1:])]
+        of_jobs = [self._parameters(job.rows) for job in jobs]
+        touched = np.bincount(np.concatenate(of_jobs), minlength=len(self._types.starts))
+        counts = [self._n_rows - touched, *[np.zeros_like(touched)] * (len(jobs) - 1)]
+        return self._jobs.run(
+            lambda *work: reduce_rows(self._kernels, work[0], turn, shared, *work[1:]), jobs, counts, of_jobs
+        )
+
+    def _parameters(self, rows: Selection) -> np.ndarray:
+        """By row which of the table's parameters it belongs to."""
+        ids = [self._layout.row_ids(part.index, local) for part, local in rows.parts]
+        return np.searchsorted(self._types.starts, np.concatenate([np.zeros(0, np.int64), *ids]), "right") - 1
+
+    @cached_property
+    def _n_rows(self) -> np.ndarray:
+        """By parameter, how many of its rows are in here."""
+        stops = [*self._types.starts[1:], self._layout.n_rows]
+        spans = [self._layout.within(p, 0, stop)[1] for p in self._partitions for stop in stops]
+        counts = np.array([span.stop - span.start for span in spans]).reshape(len(self._partitions), -1)
+        return np.diff(counts.sum(0), prepend=0)
 
     def prepare(self, update: int, shared: Sequence[Any]) -> None:
         """Computes an update of touched rows; none of them changes before `commit`.
@@ -201,11 +221,10 @@ class ServerPart:
           update: Its number.
           shared: Its shared values.
         """
-        if self._history.is_full:
-            self.settle()
+        self._catch_up.before_update(shared)
 
         def new_rows(job: RowJob) -> list[np.ndarray]:
-            catch_up(self._kernels, self._history, job.rows)
+            self._catch_up.rows(job.rows)
             return compute_rows(self._kernels, job, shared)
 
         jobs = self._jobs.cut(self.rows(update))
@@ -237,18 +256,19 @@ class ServerPart:
 
     # ---- all rows ----------------------------------------------------------------------------------------------------
 
-    def read(self, start: int, stop: int) -> dict[int, list[np.ndarray]]:
+    def read(self, start: int, stop: int, n_arrays: int | None = None) -> dict[int, list[np.ndarray]]:
         """Reads what is in here of rows start to stop of the table.
 
         Args:
           start: The first row.
           stop: The row after the last.
+          n_arrays: How many arrays; None for all.
 
         Returns:
           By partition parameters, states and counts as they are: views.
         """
         return {
-            p: [array[self._layout.within(p, start, stop)[1]] for array in part.everything]
+            p: [array[self._layout.within(p, start, stop)[1]] for array in part.everything[:n_arrays]]
             for p, part in self._partitions.items()
         }
 
@@ -267,11 +287,7 @@ class ServerPart:
 
     def settle(self) -> None:
         """Catches up all rows, so that the history is no longer needed."""
-        for part in self._partitions.values() if self._history.length else ():
-            for start in range(0, part.n_rows, CATCH_UP_ROWS):
-                local = np.arange(start, min(start + CATCH_UP_ROWS, part.n_rows))
-                catch_up(self._kernels, self._history, Selection(((part, local),)))
-        self._history.clear()
+        self._catch_up.settle()
 
     def history(self) -> SharedHistory:
         """Shared values of past updates."""

@@ -11,16 +11,16 @@ import numpy as np
 class SharedHistory:
     """The shared values of the latest updates: step sizes, bias corrections, norms.
 
-    A row that was not touched for k updates needs the last k entries to catch up. The history holds `capacity` entries, so all rows must be
-    caught up before one more is added.
+    A row that was not touched for k updates needs the last k entries to catch up. There is room for twice as many entries as a row may
+    miss, so that old ones are seldom moved out.
 
     Args:
-      capacity: How many updates it holds. 0 if rows never catch up: then it only counts updates.
+      max_lag: Updates that a row may miss. 0 if rows never catch up: then it only counts updates.
       version: The number of updates before the first of them.
     """
 
-    def __init__(self, capacity: int, version: int = 0):
-        self.capacity = capacity
+    def __init__(self, max_lag: int, version: int = 0):
+        self.max_lag = max_lag
         self.base = version
         self.length = 0
         self.values: list[np.ndarray] = []
@@ -32,25 +32,40 @@ class SharedHistory:
 
     @property
     def is_full(self) -> bool:
-        """Whether all rows have to be caught up before the next update."""
-        return 0 < self.capacity == self.length
+        """Whether old entries have to be forgotten before the next update."""
+        return 0 < 2 * self.max_lag == self.length
+
+    def reserve(self, shared: Sequence[Any]) -> None:
+        """Makes room for entries, if there is none yet.
+
+        Args:
+          shared: The values of one update, of the same shapes and dtypes in every update.
+        """
+        if not self.values and self.max_lag:
+            arrays = [np.asarray(value) for value in shared]
+            self.values = [np.zeros((2 * self.max_lag, *array.shape), array.dtype) for array in arrays]
 
     def append(self, shared: Sequence[Any]) -> None:
         """Adds one update's shared values.
 
         Args:
-          shared: The values, of the same shapes and dtypes in every update.
+          shared: The values.
         """
-        if not self.capacity:
+        if not self.max_lag:
             self.base += 1
             return
-        arrays = [np.asarray(value) for value in shared]
-        if not self.values:
-            self.values = [np.zeros((self.capacity, *array.shape), array.dtype) for array in arrays]
-        for values, array in zip(self.values, arrays, strict=True):
-            values[self.length] = array
+        self.reserve(shared)
+        for values, value in zip(self.values, shared, strict=True):
+            values[self.length] = value
         self.length += 1
 
-    def clear(self) -> None:
-        """Forgets all entries: no row needs them any more."""
-        self.base, self.length = self.version, 0
+    def forget(self, version: int) -> None:
+        """Forgets the entries of old updates, which all rows have seen.
+
+        Args:
+          version: The number of updates that are forgotten, of all since the first; at least `base`.
+        """
+        gone = version - self.base
+        for values in self.values:
+            values[: self.length - gone] = values[gone : self.length].copy()
+        self.base, self.length = version, self.length - gone

@@ -18,7 +18,7 @@ import optax
 from jaxtyping import Float, Int
 
 from ampjax.errors import TableError
-from ampjax.optim.row_rule import RowRule, Values
+from ampjax.optim.row_rule import RowRule, RowState, Values
 from ampjax.optim.split_rows import ALONE, split_alone
 from ampjax.optim.split_transform import Split
 from ampjax.optim.split_update import SharedVariables, prepare_update
@@ -34,6 +34,8 @@ from ampjax.sparse.table.pending_update import PendingUpdate
 from ampjax.sparse.table.row_client import SplitPlace
 from ampjax.sparse.table.shards import Connection, Shards
 from ampjax.sparse.table.table_settings import (
+    MAX_LAG,
+    MAX_LAG_IN_FILES,
     TableSettings,
     check_values,
     checked_columns,
@@ -67,7 +69,8 @@ class Table:
       wire_dtype: The dtype of rows and gradients between client and server; the table's, if None. `bfloat16` halves bytes.
       folder: A folder for arrays larger than memory: they are mapped files in a new subfolder, which is removed
         with the table. None: ordinary memory.
-      max_lag: In `faithful` mode, the most updates that a row may miss; then the missed updates of all rows are made.
+      max_lag: In `faithful` mode, the most updates that a row may miss. With each update, one in so many rows catches up. None: 64, or 1024
+        where rows are in mapped files.
       processes: Server processes; server s of the table is process number s. The table behaves the same. None: its servers
         are in this process.
 
@@ -92,11 +95,13 @@ class Table:
         mode: str = "lazy",
         wire_dtype: Any = None,
         folder: str | Path | None = None,
-        max_lag: int = 1024,
+        max_lag: int | None = None,
         processes: ServerProcesses | None = None,
     ):
         check_values(values)
         n_rows, dtype = values.shape[0], np.dtype(values.dtype)
+        if max_lag is None:
+            max_lag = MAX_LAG if folder is None else MAX_LAG_IN_FILES
         settings = TableSettings(n_rows, dtype, partitions, servers, mode, wire_dtype, folder, max_lag, processes)
         self._start(settings, tx, *_split_and_rule(tx, tuple(values.shape), dtype))
         self._shards.fill(row_blocks.of_values(values, kernels_for(self.rule)))
@@ -223,13 +228,39 @@ class Table:
           `[n_rows, *row]` in the table's dtype.
         """
         with self._connection.lock:
-            return self._shards.whole()[0]
+            return self._shards.arrays(n_arrays=1)[0]
+
+    def arrays(self, first: int, end: int, n_arrays: int | None = None) -> list[np.ndarray]:
+        """Copies parameters and states of some consecutive rows after all updates so far.
+
+        Args:
+          first: The first row.
+          end: The row after the last.
+          n_arrays: How many arrays: 1 for parameters alone; None for all.
+
+        Returns:
+          `[end - first, ...]` each: parameters, then the rule's states.
+        """
+        with self._connection.lock:
+            return self._shards.arrays(first, end, n_arrays)
+
+    def set_state(self, first: int, states: Sequence[np.ndarray]) -> None:
+        """Replaces the optimizer state of some consecutive rows, once all updates so far have been made.
+
+        Args:
+          first: The first row.
+          states: The rule's states, `[n, ...]` each.
+        """
+        with self._connection.lock:
+            rows = self._shards.arrays(first, first + len(states[0]), 1)
+            self._shards.fill(row_blocks.of_arrays([*rows, *states], first))
+            self._origin = object()
 
     @property
     def opt_state(self) -> Any:
         """The optimizer's state: as `tx.init` makes it, or for a `RowRule` a list of its row states. A copy."""
         with self._connection.lock:
-            rows, variables = self._shards.whole()[1:], self._variables
+            rows, variables = self._shards.arrays()[1:], self._variables
             if variables is None:
                 return rows
             return variables.split.state.fill(jax.tree.leaves(variables.state), {ALONE: rows})
@@ -284,7 +315,7 @@ class Table:
         """
         ids, columns = checked_ids(row_ids, self.n_rows, "push"), checked_columns(columns, self.rule.shape)
         given = np.asarray(grads)
-        ids, sums = ready_to_push(ids, given, self.rule.types, self._settings.wire)
+        ids, sums = ready_to_push(ids, given, self.rule, self._settings.wire)
         with self._connection.lock:
             pending = self.expect() if into is None else into
             self._require_own(pending)
@@ -391,13 +422,23 @@ class Table:
         Args:
           folder: Made if it is missing.
         """
+        self.save_part(folder, 0, self.n_rows, self.rule.state)
+
+    def save_part(self, folder: str | Path, first: int, end: int, state: Sequence[RowState]) -> None:
+        """Writes some rows as a table of their own, as `save` does.
+
+        Args:
+          folder: Made if it is missing.
+          first: The first row.
+          end: The row after the last.
+          state: The rule's state under the names that it has for these rows.
+        """
         with self._connection.lock:
             self.settle()
-            n_arrays = 1 + len(self.rule.state)
-            rows = ((start, arrays[:n_arrays]) for start, arrays in self._shards.blocks())
-            facts = self._facts() | {
+            rows = self._shards.blocks(first, end, 1 + len(state))
+            facts = self._facts(end - first, state) | {
                 "version": self.version,
-                "settings": self._settings.facts_to_save(self.n_partitions),
+                "settings": self._settings.facts_to_save(min(self.n_partitions, end - first)),
             }
             table_files.save(folder, facts, rows, [np.asarray(leaf) for leaf in self._shared_leaves])
 
@@ -416,22 +457,73 @@ class Table:
         Raises:
           TableError: If files are missing, cut off or altered, or the transform keeps other state than was saved.
         """
-        saved = table_files.read_manifest(folder, shape=list, dtype=str, settings=dict, version=int)
-        arrays, others = table_files.read_arrays(folder, saved)
-        kept = settings_of_saved(
-            folder, saved, arrays, settings
-        )  # before a table is made: the files hold as many rows as it will have
+        return cls.load_parts([folder], tx, **settings)
+
+    @classmethod
+    def load_parts(
+        cls,
+        folders: Sequence[str | Path],
+        tx: optax.GradientTransformation | RowRule,
+        /,
+        states: Sequence[Sequence[RowState]] | None = None,
+        **settings: Any,
+    ) -> Table:
+        """Loads a table from several that were saved, one's rows after the other's, as `load` does.
+
+        Args:
+          folders: The folders that `save` or `save_part` wrote.
+          tx: The transform or rule of the table.
+          states: For each folder the rule's state under the names that it has there; None for those of the rule.
+          settings: As for `load`.
+
+        Returns:
+          The table.
+
+        Raises:
+          TableError: As `load` does; or if they were saved after different numbers of updates.
+        """
+        saved = [table_files.read_manifest(each, shape=list, dtype=str, settings=dict, version=int) for each in folders]
+        read = [table_files.read_arrays(*each) for each in zip(folders, saved, strict=True)]
+        n_rows = sum(len(arrays[0]) for arrays, _ in read if arrays)
+        # Before a table is made: the files hold as many rows as it will have.
+        kept = [
+            settings_of_saved(folder, of_one, arrays, settings, n_rows)
+            for folder, of_one, (arrays, _) in zip(folders, saved, read, strict=True)
+        ]
+        versions = [of_one["version"] for of_one in saved]
+        if len({*versions}) > 1:
+            fix = "Load tables of one checkpoint."
+            raise TableError(f"{folders[0]} and others", "tables after one number of updates", f"{versions}", fix)
+        row = read[0][0][0].shape[1:]
         table = cls.__new__(cls)
-        table._start(kept, tx, *_split_and_rule(tx, arrays[0].shape, kept.dtype), version=saved["version"])
+        table._start(kept[0], tx, *_split_and_rule(tx, (n_rows, *row), kept[0].dtype), version=versions[0])
+        start = 0
+        for place, (arrays, others) in enumerate(read):
+            table._check_saved(folders[place], saved[place], arrays, others, (states or [table.rule.state])[place])
+            table._shards.fill(row_blocks.of_arrays(arrays, start))
+            start += len(arrays[0])
+        if table._variables is not None:
+            table._variables.state = jax.tree.unflatten(jax.tree.structure(table._variables.state), read[0][1])
+        for folder in folders:
+            table_files.sweep(folder)
+        return table
+
+    def _check_saved(
+        self,
+        folder: str | Path,
+        saved: Mapping[str, Any],
+        arrays: Sequence[np.ndarray],
+        others: Sequence[np.ndarray],
+        state: Sequence[RowState],
+    ) -> None:
+        """Returns if what was saved is a part of this table, with the state that its transform keeps."""
+        n_rows, facts = len(arrays[0]), self._facts(len(arrays[0]), state)
+        rows = [((n_rows, *shape), np.dtype(dtype)) for shape, dtype in self.rule.types.arrays]
+        shared = [(np.shape(leaf), np.dtype(leaf.dtype)) for leaf in self._shared_leaves]
         types = [(array.shape, array.dtype) for array in arrays], [(other.shape, other.dtype) for other in others]
-        if (facts := table._facts()) != {name: saved.get(name) for name in facts} or types != table._types():
+        if facts != {name: saved.get(name) for name in facts} or types != (rows, shared):
             fix = "Pass the transform that it was saved with."
             raise TableError(f"{folder}", f"state as `tx` keeps it, {facts['state']}", f"{saved.get('state')}", fix)
-        if table._variables is not None:
-            table._variables.state = jax.tree.unflatten(jax.tree.structure(table._variables.state), others)
-        table._shards.fill(row_blocks.of_arrays(arrays))
-        table_files.sweep(folder)
-        return table
 
     def take_over(self, other: Table) -> None:
         """Takes over the rows, state and version of another table, so that references to this table see them.
@@ -451,16 +543,11 @@ class Table:
             self.__dict__.update({name: value for name, value in vars(other).items() if name != "_forget"})
             self._forget = self._forgotten_with_it()
 
-    def _types(self) -> tuple[list[Any], list[Any]]:
-        """Shapes and dtypes of what is saved: arrays of rows, and shared state."""
-        rows = [((self.n_rows, *shape), np.dtype(dtype)) for shape, dtype in self.rule.types.arrays]
-        return rows, [(np.shape(leaf), np.dtype(leaf.dtype)) for leaf in self._shared_leaves]
-
-    def _facts(self) -> dict[str, Any]:
+    def _facts(self, n_rows: int, state: Sequence[RowState]) -> dict[str, Any]:
         """What a table and the one that it is loaded as must have in common, in JSON's types."""
-        rows = [[state.name, list(state.shape), str(state.dtype)] for state in self.rule.state]
+        rows = [[each.name, list(each.shape), str(each.dtype)] for each in state]
         shared = [[list(leaf.shape), str(leaf.dtype)] for leaf in self._shared_leaves]
-        return {"shape": list(self.shape), "dtype": str(self.dtype), "state": [rows, shared]}
+        return {"shape": [n_rows, *self.rule.shape], "dtype": str(self.dtype), "state": [rows, shared]}
 
     @property
     def _shared_leaves(self) -> list[Any]:

@@ -75,7 +75,7 @@ class Shards:
         self._first_version = self.version
         self.client = RowClient(self.place, ask, connection.counts)
         self._successor: Shards | None = None
-        self._has_counts = history.capacity > 0
+        self._has_counts = history.max_lag > 0
         self._folder = _own_folder(settings.folder)  # goes when this does
         # There are as many servers as there ever were.
         connection.counts.extend(ByteCounts() for _ in range(settings.n_servers - len(connection.counts)))
@@ -148,27 +148,41 @@ class Shards:
             pieces = self.place.by_server({p: [array[places] for array in block] for p, (places, _) in within.items()})
             self.ask({server: ("write", start, stop, piece) for server, piece in pieces.items()})
 
-    def blocks(self) -> Iterator[Block]:
-        """Yields all rows in order, with their states and counts as they are."""
+    def blocks(self, first: int = 0, end: int | None = None, n_arrays: int | None = None) -> Iterator[Block]:
+        """Yields rows in order, with their states and counts as they are.
+
+        Args:
+          first: The first row.
+          end: The row after the last; None for all.
+          n_arrays: How many of their arrays: 1 for parameters alone; None for all.
+        """
         types = self.connection.rule.types.arrays
-        arrays = types + ([((), np.dtype(np.int64))] if self._has_counts else [])
-        for start, stop in row_blocks.ranges(self.layout.n_rows, row_blocks.row_bytes(*arrays[0])):
+        arrays = (types + ([((), np.dtype(np.int64))] if self._has_counts else []))[:n_arrays]
+        end = self.layout.n_rows if end is None else end
+        for start, stop in row_blocks.ranges(first, end, row_blocks.row_bytes(*arrays[0])):
             block = [np.empty((stop - start, *shape), dtype) for shape, dtype in arrays]
-            for partitions in self.everywhere("read", start, stop).values():
+            for partitions in self.everywhere("read", start, stop, n_arrays).values():
                 for p, pieces in partitions.items():
                     places, _ = self.layout.within(p, start, stop)
                     for joined, piece in zip(block, pieces, strict=True):
                         joined[places] = piece
             yield start, block
 
-    def whole(self) -> list[np.ndarray]:
-        """Copies parameters and states of all rows after all updates, `[n_rows, ...]` each."""
+    def arrays(self, first: int = 0, end: int | None = None, n_arrays: int | None = None) -> list[np.ndarray]:
+        """Copies parameters and states of rows after all updates, `[n, ...]` each.
+
+        Args:
+          first: The first row.
+          end: The row after the last; None for all.
+          n_arrays: How many arrays: 1 for parameters alone; None for all.
+        """
         self.settle()
-        types = self.connection.rule.types.arrays
-        result = [np.empty((self.layout.n_rows, *shape), dtype) for shape, dtype in types]
-        for start, arrays in self.blocks():
-            for joined, array in zip(result, arrays, strict=False):  # counts are left out
-                joined[start : start + len(array)] = array
+        types = self.connection.rule.types.arrays[:n_arrays]
+        end = self.layout.n_rows if end is None else end
+        result = [np.empty((end - first, *shape), dtype) for shape, dtype in types]
+        for start, arrays in self.blocks(first, end, len(types)):
+            for joined, array in zip(result, arrays, strict=True):
+                joined[start - first : start - first + len(array)] = array
         return result
 
     def settle(self) -> None:

@@ -17,6 +17,10 @@ from ampjax.sparse.servers.processes import ServerProcesses
 
 DTYPES = tuple(np.dtype(dtype) for dtype in (jnp.float32, jnp.bfloat16, jnp.float16))
 """The dtypes that rows may have, in the table and on the wire."""
+MAX_LAG = 64
+"""Updates that rows may miss, if nothing else is said: few, since a step makes all that the rows which it reads have missed."""
+MAX_LAG_IN_FILES = 1024
+"""The same for rows in mapped files, each of which is read and written once in so many updates."""
 MOST_PARTS = 1 << 20
 """Partitions and servers of a saved table at most: each is an object in memory."""
 _KEPT = {"partitions", "servers", "mode", "max_lag", "wire_dtype", "folder"}
@@ -58,7 +62,7 @@ class TableSettings:
         if self.mode not in ("lazy", "faithful"):
             raise TableError("mode", "`lazy` or `faithful`", f"{self.mode!r}", "Choose one of the two.")
         if not (isinstance(self.max_lag, int) and self.max_lag > 0):
-            raise TableError("max_lag", "an integer above 0", f"{self.max_lag!r}", "1024 is the default.")
+            raise TableError("max_lag", "an integer above 0", f"{self.max_lag!r}", "None is the default.")
         if self.wire_dtype is not None:
             checked_wire(self.wire_dtype)
         if self.folder is not None and Path(self.folder).is_file():
@@ -113,7 +117,7 @@ class TableSettings:
 
 
 def settings_of_saved(
-    where: str | Path, saved: Mapping[str, Any], arrays: Sequence[np.ndarray], given: Mapping[str, Any]
+    where: str | Path, saved: Mapping[str, Any], arrays: Sequence[np.ndarray], given: Mapping[str, Any], n_rows: int
 ) -> TableSettings:
     """The settings of a saved table, checked against its files.
 
@@ -122,6 +126,7 @@ def settings_of_saved(
       saved: Its manifest.
       arrays: Its files' rows.
       given: Settings in place of the saved ones.
+      n_rows: Rows that the table will have, with those of other files.
 
     Returns:
       The settings, which fit the files.
@@ -138,7 +143,7 @@ def settings_of_saved(
     if not names or not all(type(n) is int and 1 <= n <= MOST_PARTS for n in sizes):
         expected = f"a table's settings, with 1 to {MOST_PARTS} partitions and servers"
         raise TableError(f"{where}, `settings`", expected, f"{saved['settings']!r:.100}", "Load another copy.")
-    return TableSettings(saved["shape"][0], arrays[0].dtype, **(saved["settings"] | given))
+    return TableSettings(n_rows, arrays[0].dtype, **(saved["settings"] | given))
 
 
 def checked_partitions(n_partitions: Any, n_rows: int) -> int:

@@ -13,8 +13,8 @@ from ampjax.drivers.early_end import EarlyEnd
 from ampjax.engine.compilation import compilations
 from ampjax.engine.loss_metrics import metrics_of
 from ampjax.trace.trace import Trace
-from ampjax.train.divergence import warn_of
 from ampjax.train.history import Epoch, History
+from ampjax.train.runs.epoch_warnings import ToldOnce
 from ampjax.train.runs.pass_runner import INTERRUPTS
 from ampjax.train.runs.session import Session
 from ampjax.train.runs.snapshot_keeper import Keeper
@@ -37,6 +37,7 @@ class FitRun:
       cuts: Where an epoch's training is cut, so that nothing is in flight there.
       place: The place where the fit resumes; None if it begins.
       keeper: Writes snapshots at cuts and after epochs.
+      stop_on_nan: Whether training ends with an epoch after which parameters are not finite.
     """
 
     session: Session
@@ -48,6 +49,7 @@ class FitRun:
     cuts: Cuts = field(default_factory=Cuts)
     place: FitPlace | None = None
     keeper: Keeper | None = None
+    stop_on_nan: bool = True
 
     async def run(self, epochs: int, callbacks: Sequence[Callable[[Epoch], Any]]) -> bool:
         """Trains to the last epoch, or until it is interrupted, or until a recording that is followed ends.
@@ -62,8 +64,8 @@ class FitRun:
         Raises:
           Exception: As `PassRunner.run`.
         """
-        session, history, warned = self.session, self.history, False
-        history.interrupted = False
+        session, history, told = self.session, self.history, ToldOnce()
+        history.interrupted = history.diverged = False
         if self.place is not None and (self.place.stopped or self.place.completed >= epochs):
             return self.place.stopped
         try:
@@ -78,9 +80,12 @@ class FitRun:
                 epoch = await self._next_epoch()
                 history.epochs.append(epoch)
                 self.reporter.line(epoch.line())
-                loss, where = epoch.train.get("loss", 0.0), f"epoch {epoch.epoch}"
-                warned = warned or warn_of(loss, where, lambda: session.executor.store.params, self.data)
+                lost = session.executor.store.not_finite
+                told.of_epoch(session, epoch, lost, self.data, self.stop_on_nan)
                 place.stopped = any([callback(epoch) for callback in callbacks])  # a list: every callback is called
+                if lost and self.stop_on_nan:  # without a snapshot: those of before are what can be gone on from
+                    history.diverged = True
+                    return False
                 self._leave(place.stopped or place.completed + 1 == epochs)
                 if place.stopped:
                     return True
@@ -148,7 +153,7 @@ class FitRun:
                     self._cut()
         session.scheduler.rounds.end_of_epoch()
         await session.passes.run(session.training_pass(self.data, order[:0]), "")
-        return metrics_of(session.executor.losses.take(True))
+        return metrics_of(session.executor.losses.take(True), len(order))
 
     async def _piece(self, order: np.ndarray, name: str, reporter: Reporter) -> None:
         """Trains on the instances up to the next cut."""
@@ -187,7 +192,8 @@ class FitRun:
             return {}, 0.0
         began = session.passes.now_s()
         await session.passes.run(session.inference_pass(self.valid, "losses"), "validate", self.reporter)
-        return metrics_of(session.executor.losses.take(False)), session.passes.now_s() - began
+        metrics = metrics_of(session.executor.losses.take(False), len(self.valid))
+        return metrics, session.passes.now_s() - began
 
 
 def _rate(data: AnyInstances, seconds: float) -> float:

@@ -21,6 +21,7 @@ _TOGETHER = {
     "none": "copies are not averaged",
     "every_k": "copies are averaged when one has made {}",
     "message": "copies take a mean after {}, without waiting",
+    "rounds": "copies make each step together, from the sum of their gradients",
 }
 
 
@@ -129,7 +130,8 @@ def _report(session: Session, params: Mapping[str, Any], role: str, owners: Sequ
     together = ""
     if len(owners) > 1:
         sync = session.settings.sync_rule
-        together = _TOGETHER[sync.rule].format(counted(sync.every, "update"))
+        rule = sync.rule if session.settings.mode == "async" else "rounds"
+        together = _TOGETHER[rule].format(counted(sync.every, "update"))
     elif len(readers) > 1:
         together = f"one for {', '.join(readers)}; their gradients add up to one update"
     return ParameterReport(

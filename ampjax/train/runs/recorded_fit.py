@@ -34,7 +34,7 @@ def recorded(fit: FitRun, path: str | Path | None, epochs: int, place: Mapping[s
     if path is None:
         yield
         return
-    header = {"epochs": epochs, "cut every": fit.cuts.every, **provenance_of(fit.session)}
+    header = {"epochs": epochs, "cut every": fit.cuts.every, "stops": fit.stop_on_nan, **provenance_of(fit.session)}
     recorder, reason = Recorder(path, header, place), FAILED
     journal = Journal(recorder.take, fit.session.scheduler.contents.messages_of)
     journal.before = None if place is None else place["before"]
@@ -74,6 +74,7 @@ async def follow(
     if place is not None:
         follower.skip(place["decisions"])
         follower.journal.before = place["before"]
+    fit.stop_on_nan = recording.header.get("stops", False)
     if fit.keeper is not None:
         fit.keeper.recording = lambda: {"decisions": follower.taken, "before": follower.journal.before}
     pace = Recorded(follower, session.settings.run_ahead)

@@ -144,7 +144,7 @@ def make_session(
     """
     use_compilation_cache()
     s = settings if hosts is None else with_workers(settings, hosts)
-    control = scheduler_settings(graph, s)
+    control = scheduler_settings(graph, s, tx)
     available = list(devices) if devices is not None else jax.devices()
     used = available[: min(s.workers, len(available))]
     warn_of_wrong_numbers("Trainer", used)

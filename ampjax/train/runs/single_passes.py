@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
 
+import jax
 import numpy as np
 
+from ampjax.engine.executor_protocol import AnyStore
 from ampjax.engine.loss_metrics import loss_sum, metrics_of
 from ampjax.errors import GraphError
 from ampjax.trace.trace import Trace
@@ -32,13 +38,16 @@ async def warm_up(session: Session, train: AnyInstances, valid: AnyInstances | N
         await session.preparation.finish(reporter)
 
 
-async def evaluate(session: Session, data: AnyInstances, reporter: Reporter) -> dict[str, float]:
+async def evaluate(
+    session: Session, data: AnyInstances, reporter: Reporter, params: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, float]:
     """Evaluates losses and metrics over all instances.
 
     Args:
       session: What runs.
       data: The instances.
       reporter: Shows how far it is.
+      params: Parameters by node that take the place of the trainer's own.
 
     Returns:
       By name, the mean loss and the metrics.
@@ -47,17 +56,21 @@ async def evaluate(session: Session, data: AnyInstances, reporter: Reporter) -> 
       Exception: As `PassRunner.run`.
     """
     async with session.passes.turn():
-        await _infer(session, data, "losses", reporter, "evaluate")
-        return metrics_of(session.executor.losses.take(False))
+        with holding(session.executor.store, params):
+            await _infer(session, data, "losses", reporter, "evaluate")
+        return metrics_of(session.executor.losses.take(False), len(data))
 
 
-async def predict(session: Session, data: AnyInstances, reporter: Reporter) -> dict[str, Predictions]:
+async def predict(
+    session: Session, data: AnyInstances, reporter: Reporter, params: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Predictions]:
     """Computes what arrives at each sink.
 
     Args:
       session: What runs.
       data: The instances.
       reporter: Shows how far it is.
+      params: Parameters by node that take the place of the trainer's own.
 
     Returns:
       By the sink's name, its messages in the order of instances and states.
@@ -71,8 +84,27 @@ async def predict(session: Session, data: AnyInstances, reporter: Reporter) -> d
         fix = "End the wire that you want to see with `amp.sink(name, wire)`; in a model as a function say `amp.output(name, value)`."
         raise GraphError("predict", "a sink in the graph", "none", fix)
     async with session.passes.turn():
-        outputs = await _infer(session, data, "sinks", reporter, "predict")
+        with holding(session.executor.store, params):
+            outputs = await _infer(session, data, "sinks", reporter, "predict")
     return gather_predictions(session.plan, outputs, sinks)
+
+
+@contextmanager
+def holding(store: AnyStore, params: Mapping[str, Any]) -> Iterator[None]:
+    """Has other parameters in place of some nodes' own as long as this is open.
+
+    Args:
+      store: The parameters.
+      params: The others, by node.
+    """
+    before = {node: jax.tree.map(np.asarray, store.params[node]) for node in params}
+    try:
+        for node, value in params.items():
+            store.set_params(node, value)
+        yield
+    finally:
+        for node, value in before.items():
+            store.set_params(node, value)
 
 
 async def accumulate(
@@ -99,7 +131,7 @@ async def accumulate(
         session.position.accumulated += 1
         await session.passes.run(replace(training, seeds=seeds), "train", trace=trace)
         sums = session.executor.losses.take(True)
-    return {"loss_sum": loss_sum(sums), **metrics_of(sums)}
+    return {"loss_sum": loss_sum(sums), **metrics_of(sums, len(data))}
 
 
 async def _infer(session: Session, data: AnyInstances, purpose: str, reporter: Reporter, name: str) -> Outputs:

@@ -355,6 +355,7 @@ def test_cancelling_leaves_an_engine_that_can_go_on(workers):
     asyncio.run(main())
     assert 40 <= len(ended) < 300
     e.loops[-1].queue.abandon()
+    e.n_run.clear()
     held = {n: e.scheduler.updates.counts[n] for n in e.executor.store.params}
     e.wall(graphs.chain_data(5))
     assert {n: e.scheduler.updates.counts[n] - held[n] for n in held} == {"f0": 5, "f1": 5}

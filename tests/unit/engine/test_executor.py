@@ -294,7 +294,7 @@ def test_payloads_that_can_be_cast(value):
 # Metrics
 
 
-def test_metrics_are_means_over_rows_and_pooled_over_losses():
+def test_the_loss_is_a_mean_over_instances_and_metrics_are_pooled_over_losses():
     with amp.Graph() as g:
         x = amp.pump("x", fields=("t",))
         a, b = amp.cond(amp.npt("f", lambda x: x)(x), lambda s: s.t == 0)
@@ -302,7 +302,7 @@ def test_metrics_are_means_over_rows_and_pooled_over_losses():
         amp.loss("b", lambda x: (10 * x, {"big": (x > 2).astype(jnp.float32)}))(b)
     e = engine(g)
     e.virtual([{"x": amp.messages(np.float32([i + 1]), t=i // 4)} for i in range(6)])
-    assert e.metrics() == pytest.approx({"loss": 2.5 + 55.0, "big": 4 / 6, "ratio": 10 / 8})
+    assert e.metrics() == pytest.approx({"loss": (10 + 110) / 6, "big": 4 / 6, "ratio": 10 / 8})
     assert e.metrics() == {}
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from ampjax.errors import DataError, SettingsError
 from ampjax.numerics.guard import FLAG
@@ -21,6 +22,7 @@ from experiments.bench import (
     growth,
     lifetimes,
     memory,
+    pages,
     start_up,
     tracing,
     wire,
@@ -234,6 +236,34 @@ def test_memory_is_watched_while_trees_are_in_flight(monkeypatch: pytest.MonkeyP
     assert row["ratio"] == row["live"] / (row["arenas"] + row["records"] + row["params"] + row["opt_state"])
     with pytest.raises(SettingsError, match="bench memory, options"):
         memory.main(memory.MemoryBench(epochs=0))
+
+
+@pytest.mark.full
+def test_pages_are_counted_with_and_without(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    called: list[tuple[str, str | None]] = []
+
+    def in_a_process(function, arguments, environment):
+        called.append((arguments["program"], environment["AMPJAX_MALLOC"]))
+        return dict.fromkeys(pages.FIGURES, 1.0 if environment["AMPJAX_MALLOC"] is None else 2.0)
+
+    monkeypatch.setattr(pages, "in_a_process", in_a_process)
+    console = Console(record=True, width=100)
+    rows = pages.main(pages.PagesBench(processes=2, json=tmp_path / "rows"), console)
+    first = next(iter(pages.PROGRAMS))
+    assert [setting for program, setting in called if program == first] == [None, "0", "0", None]
+    assert len(rows) == 4 * len(pages.PROGRAMS) == len((tmp_path / "rows").read_text().splitlines())
+    assert console.export_text().count("0.50") == len(pages.PROGRAMS) * len(pages.FIGURES)
+    with pytest.raises(SettingsError, match="bench pages, options"):
+        pages.main(pages.PagesBench(passes=0))
+
+
+@pytest.mark.full
+def test_a_whole_batch_s_model_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, size in {"H": 4, "WORDS": 7, "STEPS": 3, "BATCH": 4}.items():
+        monkeypatch.setattr(pages, name, size)
+    monkeypatch.setattr(pages, "cache_compilations", lambda: None)
+    for program in list(pages.PROGRAMS)[:2]:
+        assert set(pages.measured(program, passes=2)) == set(pages.FIGURES)
 
 
 @pytest.mark.full

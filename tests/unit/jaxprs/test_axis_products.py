@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.calls import one_call
 from support.engines import engine
 
 import ampjax as amp
@@ -37,13 +38,16 @@ def normal(seed, *shape):
 
 
 @settings(max_examples=30)
-@given(st.lists(sizes, min_size=1, max_size=3), st.lists(sizes, max_size=2), st.lists(sizes, max_size=2), st.booleans())
+@given(
+    st.lists(sizes, min_size=1, max_size=3),
+    st.lists(sizes, max_size=2),
+    st.lists(sizes, max_size=2),
+    st.sampled_from([lambda function: function, jax.jit, one_call]),
+)
 def test_sums_over_leading_axes_are_those_of_tensordot(summed, left, right, nested):
     x, y = normal(0, *summed, *left), normal(1, *summed, *right)
     axes = tuple(range(len(summed)))
-    product = functools.partial(jnp.tensordot, axes=(axes, axes))
-    if nested:
-        product = jax.jit(product)
+    product = nested(functools.partial(jnp.tensordot, axes=(axes, axes)))
     found = over_one_axis(lambda: {"product": product(x, y), "given": x}, MATRICES)
     wanted = np.tensordot(np.asarray(x), np.asarray(y), (axes, axes))
     assert found["given"] is x or np.array_equal(found["given"], x)

@@ -2,9 +2,11 @@
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import primitives
+from support.calls import one_call
 
 from ampjax.devices.loss_collectives import mean
-from ampjax.jaxprs.primitives import inner, source_line
+from ampjax.jaxprs.primitives import CALLS, REMATERIALIZED, inner, source_line
 
 
 def equations(jaxpr):
@@ -19,3 +21,14 @@ def test_the_users_line_stands_behind_functions_that_we_give_them():
     lines = [source_line(equation) for equation in equations(closed.jaxpr)]
     assert len(lines) > 1
     assert {line.partition(":")[0] for line in lines} == {"test_primitives.py"}
+
+
+def test_calls_are_known_by_the_names_that_this_version_of_jax_gives_them():
+    plain, again = (primitives.jit_p, primitives.call_p, primitives.closed_call_p), (primitives.remat_p,)
+    assert {each.name for each in plain} <= set(CALLS)
+    assert {each.name for each in again} <= set(REMATERIALIZED)
+    traced = [jax.make_jaxpr(way(jnp.sin))(1.0) for way in (jax.jit, one_call, jax.checkpoint)]
+    (jitted, called, computed_again) = [closed.jaxpr.eqns[0].primitive.name for closed in traced]
+    assert jitted in CALLS
+    assert called in CALLS
+    assert computed_again in REMATERIALIZED

@@ -1,6 +1,8 @@
 """The moving average of parameters, on its own and of a part."""
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 
@@ -30,3 +32,12 @@ def test_mistakes_are_named() -> None:
         tx.update({"a": jnp.array(1.0)}, tx.init({"a": jnp.array(1.0)}))
     with pytest.raises(KeyError, match="no `parameter_average`"):
         averaged({"a": jnp.array(1.0)}, optax.sgd(1.0).init({"a": jnp.array(1.0)}))
+
+
+def test_the_average_of_parameters_that_stay_is_these_to_the_bit() -> None:
+    params = {"a": jnp.append(jax.random.normal(jax.random.key(0), 50), jnp.array([jnp.inf, -jnp.inf, -0.0]))}
+    tx = optax.chain(optax.set_to_zero(), parameter_average(0.9))
+    state = tx.init(params)
+    for _ in range(3):
+        _, state = tx.update({"a": jnp.ones(53)}, state, params)
+    assert np.asarray(averaged(params, state)["a"]).tobytes() == np.asarray(params["a"]).tobytes()

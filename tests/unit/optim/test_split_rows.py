@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from support.calls import one_call
 from support.optimizers import ROW_WISE, STILL, worst
 
 from ampjax.errors import SettingsError, TableError
@@ -35,6 +36,7 @@ MORE = {
     "finite": optax.apply_if_finite(optax.chain(optax.zero_nans(), optax.sgd(0.1)), 3),
     "every second": optax.MultiSteps(optax.sgd(0.1), 2),
     "by the range": optax.chain(optax.stateless(lambda u, _: jax.tree.map(lambda x: x / (1 + x.max() - x.min()), u)), optax.sgd(0.1)),
+    "in calls": optax.chain(optax.stateless(lambda u, _: jax.checkpoint(one_call(lambda u: jax.tree.map(jnp.tanh, u)))(u)), optax.sgd(0.1)),
     "row means": optax.chain(optax.centralize(), optax.lion(0.01)),
 }  # fmt: skip
 

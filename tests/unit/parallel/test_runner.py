@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from support.calls import one_call
 
 import ampjax.parallel as px
 from ampjax.cluster.hosts.resources import Machine, Resources
@@ -216,6 +217,8 @@ BF16 = jnp.bfloat16
         (lambda t, i: t[:, 2:][i].sum() + t[i, None][..., 1:][..., 2:4].sum(), None, (2, 5)),
         (lambda t, i: t[i].astype(BF16)[:, ::2].sum() + t[i][:, 2:].astype(BF16).sum(), BF16, None),
         (lambda t, i: jax.jit(lambda rows: rows[:, :2])(t[i])[0].astype(BF16).sum(), BF16, (0, 2)),
+        (lambda t, i: one_call(lambda rows: rows[:, :2])(t[i])[0].astype(BF16).sum(), BF16, (0, 2)),
+        (lambda t, i: jax.checkpoint(lambda rows: rows[:, 1:3])(t[i]).sum(), None, (1, 3)),
         (lambda t, i: t[i][:, :2].sum() + t[i].reshape(5, 3)[:, :1].sum(), None, None),
         (lambda t, i: t.T[:, i][:, :2].sum(), None, None),
         (lambda t, i: t[i[0]][3:].sum(), None, (3, 5)),

@@ -12,6 +12,7 @@ from support import graphs
 
 import ampjax as amp
 from ampjax.errors import GraphError, SettingsError
+from ampjax.jaxprs.primitives import CALLS, REMATERIALIZED
 from ampjax.testing import compare, init_params, reference
 
 pytestmark = pytest.mark.slow
@@ -25,14 +26,10 @@ OF_SEVERAL = {
     "scan",
     "while",
     "cond",
-    "jit",
-    "pjit",
-    "checkpoint",
-    "remat2",
     "custom_jvp_call",
     "custom_vjp_call",
-    "core_call",
-    "closed_call",
+    *CALLS,
+    *REMATERIALIZED,
 }
 """Primitives that stand for several operations."""
 

@@ -139,7 +139,7 @@ def test_checkpoints_hold_velocities(tmp_path):
     last.fit(graphs.chain_data(20), progress=False)
     jax.tree.map(np.testing.assert_array_equal, straight.params, last.params)
     # One without velocities is refused, as any with another optimizer is.
-    with pytest.raises((DataError, TableError), match="velocity"):
+    with pytest.raises((DataError, TableError), match="VelocityState"):
         trainer("current").save(tmp_path / "without")
         trainer().restore(tmp_path / "without")
 

@@ -3,6 +3,7 @@
 from contextlib import closing
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -89,3 +90,27 @@ def test_hosts_send_parameters_when_they_are_asked_for_and_once():
         assert told - before < 4000, "losses and acknowledgements, no parameters"
         assert [report.n_bytes for report in there.explain().parameters] == [4000] * 3
         assert 12_000 < received() - told < 14_000
+
+
+@pytest.mark.parametrize("rule", ["epoch", ("every_k", 1), ("message", 1)])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_frozen_copies_stay_what_they_are_to_the_bit(rule, workers):
+    """Three times a number, divided by three, is not always that number."""
+    rng = np.random.default_rng(0)
+    with amp.Graph() as g:
+        x = amp.pump("x", (4,))
+        body = amp.ppt(
+            "w", lambda p, x: jnp.tanh(x @ p), params=rng.normal(size=(4, 4)).astype(np.float32), tx=optax.set_to_zero()
+        )
+        amp.loss("loss", lambda y: jnp.sum(y**2))(amp.replicate(body, 3)(x))
+    trainer = amp.Trainer(g, optax.sgd(0.1), replica_sync=rule, workers=workers)
+    before = trainer.params
+    trainer.fit([{"x": rng.normal(size=4).astype(np.float32)} for _ in range(7)], epochs=2, progress=False)
+    for name, param in trainer.params.items():
+        assert param.tobytes() == before[name].tobytes()
+
+
+def test_the_models_own_parameters_of_equal_copies_are_these_to_the_bit():
+    params = {"w": np.random.default_rng(1).normal(size=40).astype(np.float32)}
+    compiled = amp.compile(lambda p, s: jnp.sum(p["w"] * s), params, "float32[]", copies=3)
+    assert compiled.params(amp.Trainer(compiled.graph).params)["w"].tobytes() == params["w"].tobytes()

@@ -24,8 +24,38 @@ def test_the_fastest_to_the_target_wins_and_nobody_goes_on_after_it():
     ranked = contest(list(trials), nobody, Budget(1000.0, clock))
     assert ranked[0] is trials[1]
     assert ranked[0].to_target == pytest.approx((needed_s(0.4), 100 * needed_s(0.4)))
-    assert all(trial.seconds[-1] == 3.0 for trial in trials), "who has trained as long can't win any more"
-    assert clock.now_s == 18.0
+    assert [trial.seconds[-1] for trial in trials] == [3.0, 5.0, 3.0], "who has trained as long can't win any more"
+    assert clock.now_s == 22.0, "the winner is seen for two validations more"
+
+
+class Falling(Told):
+    """One whose accuracy goes down again, by `loss` a second, once it has reached the target."""
+
+    def __init__(self, clock, rate, loss):
+        super().__init__(clock, rate)
+        self.loss = loss
+
+    def advance(self, budget):
+        reached = self.to_target is not None
+        super().advance(budget)
+        if reached:
+            self.values[-1] = max(0.0, self.values[-2] - self.loss)
+
+
+@pytest.mark.parametrize(("loss", "wins"), [(0.2, False), (0.03, True)])
+def test_who_falls_back_after_the_target_does_not_win(loss, wins):
+    clock = Clock()
+    falling, steady = Falling(clock, 0.45, loss), Told(clock, 0.1)
+    ranked = contest([falling, steady], nobody, Budget(1000.0, clock))
+    assert falling.falls_back != wins and falling.to_target is not None
+    assert ranked[0] is (falling if wins else steady)
+    assert wins or steady.to_target is not None, "the steady one goes on until it has reached the target, too"
+
+
+def test_whether_smaller_is_better_may_be_said():
+    up, down = Goal("score", 1.0, smallest=False), Goal("score", 1.0, smallest=True)
+    assert up.is_met(2.0) and not down.is_met(2.0)
+    assert up.badness(2.0) < up.badness(1.0) and down.badness(1.0) < down.badness(2.0)
 
 
 def test_who_has_trained_least_goes_on():

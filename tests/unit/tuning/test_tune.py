@@ -83,7 +83,7 @@ def test_the_chosen_settings_reach_the_target(found):
 def test_no_trial_that_ran_as_often_was_sooner_than_the_chosen_one(found):
     tried = [c.tried for c in found.candidates if c.tried and c.tried.seconds_to_target]
     seconds = [t.seconds_to_target for t in tried if t.runs == max(t.runs for t in tried)]
-    assert len(found.candidates) == 8 and len(seconds) >= 1
+    assert len(found.candidates) == 12 and len(seconds) >= 1
     assert found.best.tried.seconds_to_target == min(seconds)
 
 
@@ -111,7 +111,7 @@ def test_it_prints_a_table_and_writes_data_and_pictures(found, tmp_path):
     assert "<table>" in found._repr_html_()
     found.save(tmp_path / "deep" / "tuned.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "deep" / "tuned.jsonl").read_text().splitlines()]
-    assert len(lines) == 8 and lines[0]["is_best"] and lines[0]["tried_seconds_to_target"] > 0
+    assert len(lines) == 12 and lines[0]["is_best"] and lines[0]["tried_seconds_to_target"] > 0
     for name, picture in (("front.png", found.picture), ("epochs.svg", found.epochs_picture)):
         picture(tmp_path / name)
         assert (tmp_path / name).stat().st_size > 1000

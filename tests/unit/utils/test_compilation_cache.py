@@ -11,6 +11,7 @@ import jax
 import pytest
 from jax.experimental.compilation_cache.compilation_cache import reset_cache
 
+from ampjax.utils import compilation_cache
 from ampjax.utils.compilation_cache import drop_damaged, drop_oldest, use_compilation_cache
 
 pytestmark = pytest.mark.slow
@@ -135,7 +136,24 @@ def test_a_file_that_cannot_be_deleted_does_not_keep_the_others(tmp_path, monkey
 def compressed(request):
     """An entry of JAX's cache, in either of the ways in which JAX compresses it."""
     raw = bytes(range(256)) * 20
-    return zlib.compress(raw) if request.param == "zlib" else pytest.importorskip("zstandard").compress(raw)
+    if request.param == "zlib":
+        return zlib.compress(raw)
+    name = "compression.zstd" if sys.version_info >= (3, 14) else "zstandard"
+    return pytest.importorskip(name).compress(raw)
+
+
+def test_pythons_that_compress_otherwise_have_folders_of_their_own(config, monkeypatch):
+    """JAX warns in every process of an entry that it can't decompress, and keeps it."""
+    folders = []
+    for installed in (None, (zlib.decompress, zlib.error)):
+        monkeypatch.setattr(compilation_cache, "_zstandard", lambda installed=installed: installed)
+        compilation_cache._machine.cache_clear()
+        use_compilation_cache.cache_clear()
+        jax.config.update("jax_compilation_cache_dir", None)
+        use_compilation_cache()
+        folders.append(config()[0])
+    compilation_cache._machine.cache_clear()
+    assert len(set(folders)) == 2
 
 
 def test_empty_and_cut_off_entries_are_deleted(tmp_path, compressed):

@@ -127,7 +127,9 @@ def trained(graph: amp.Graph, features: int, tx: optax.GradientTransformation) -
 def test_engines_and_kernels_of_dropped_graphs_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each stayed for the life of the process: 50 trainers took two gigabytes, of larger graphs they took memory maps beyond what Linux allows."""
     gc.collect()
-    monkeypatch.setattr(KERNELS, "most_idle", 8)
+    monkeypatch.setattr(
+        KERNELS, "most_idle", 2
+    )  # fewer than an engine has: Python's versions let go of them in different orders
     engines, functions, held = [], [], KERNELS.n_held
     for features in (2, 3):
         trainer = trained(layer(features), features, optax.sgd(0.1))
@@ -136,7 +138,7 @@ def test_engines_and_kernels_of_dropped_graphs_are_let_go(monkeypatch: pytest.Mo
         assert KERNELS.n_held > held
         del trainer
         gc.collect()
-        assert KERNELS.n_held == held and KERNELS.n_idle <= 8
+        assert KERNELS.n_held == held and KERNELS.n_idle <= 2
     assert not any(engine() for engine in engines)
     assert not any(function() for function in functions[:-1])
 

@@ -55,9 +55,8 @@ def test_a_model_computes_what_its_function_does(name: str) -> None:
 @pytest.mark.parametrize("name", ["spinn", "programmer-interpreter"])
 def test_outside_of_training_a_model_follows_its_own_predictions(name: str) -> None:
     module, model, instances = case(name)
-    whole = lambda p, s: jax.nn.relu(model(p, s)[0])  # one positive number an instance, which is not taken apart
     params = module.init(jax.random.key(2), 6)
-    compiled = amp.compile(whole, params, module.SPEC)
+    compiled = amp.compile(model, params, module.SPEC)
     found = amp.Trainer(compiled.graph, max_dispatch_size=1).evaluate(compiled.data(instances))
     own = float(compiled.loss(params, instances))
     assert found["loss"] == pytest.approx(own / N_INSTANCES, rel=1e-5)

@@ -19,7 +19,7 @@ def a_recoverer(n_losses):
             raise losses.pop(0)
         done.append(parts)
 
-    recoverer = Recoverer(lambda path: 0, lambda params: done.clear(), again)
+    recoverer = Recoverer(lambda path: 0, lambda params: done.clear(), again, done.append)
     recoverer.begin_at({})
     for parts in ([1], [2]):
         recoverer.note_step(parts)
@@ -33,6 +33,18 @@ def test_a_process_lost_in_a_recovery_makes_it_begin_anew():
     assert done == [[1], [2]]
     (recovery,) = recoverer.recoveries
     assert [name in recovery.error for name in ("server-0", "worker-1", "worker-2", "worker-3")] == [True] * 3 + [False]
+
+
+@pytest.mark.filterwarnings("ignore:ampjax. :RuntimeWarning")
+def test_states_that_were_assigned_come_between_the_steps():
+    done = []
+    recoverer = Recoverer(lambda path: 0, lambda params: done.clear(), done.append, done.append)
+    recoverer.begin_at({})
+    recoverer.note_step([1])
+    recoverer.note_state({"rate": 2})
+    recoverer.note_step([3])
+    recoverer.recover(lost("server-0"), 3)
+    assert done == [[1], {"rate": 2}, [3]]
 
 
 @pytest.mark.filterwarnings("ignore:ampjax. :RuntimeWarning")

@@ -1,0 +1,51 @@
+"""The narrowest floats that a graph's nodes compute with: they say how exact its numbers can be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.ir.nodes import Node
+from ampjax.jaxprs.primitives import inner
+
+if TYPE_CHECKING:
+    from ampjax.ir.graph import Graph
+
+
+def narrowest_floats(graph: Graph) -> np.dtype:
+    """The coarsest dtype of floats among payloads, parameters, and what bodies compute in between; float32 where there is none.
+
+    Args:
+      graph: A closed graph.
+    """
+    found = {np.dtype(dtype) for node in graph.nodes.values() for dtype in _dtypes(node)}
+    floats = [dtype for dtype in found if jnp.issubdtype(dtype, jnp.inexact)]
+    return max(floats, key=lambda dtype: float(jnp.finfo(dtype).eps), default=np.dtype(np.float32))
+
+
+def _dtypes(node: Node) -> Iterator[Any]:
+    """Yields the dtypes of a node's payloads, parameters and intermediate values."""
+    types = [wire.type for wire in (*node.inputs, *node.outputs) if wire is not None and wire.type is not None]
+    yield from (one.dtype for one in types if not one.topology)
+    body = getattr(node.op, "body", None)
+    if body is None:
+        return
+    params = body.param_shapes
+    yield from (leaf.dtype for leaf in jax.tree.leaves(params) if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
+    inputs = [jax.ShapeDtypeStruct(wire.type.shape, wire.type.dtype) for wire in node.inputs if wire and wire.type]
+    options = {"key": None} if body.rng else {}
+    yield from _made(jax.make_jaxpr(lambda p, *xs: body.apply(p, *xs, **options))(params, *inputs).jaxpr)
+
+
+def _made(jaxpr: Any) -> Iterator[Any]:
+    """Yields the dtypes of all arrays that a jaxpr computes."""
+    for equation in jaxpr.eqns:
+        for variable in equation.outvars:
+            if (dtype := getattr(variable.aval, "dtype", None)) is not None and isinstance(dtype, np.dtype):
+                yield dtype
+        for each in inner(equation):
+            yield from _made(each)

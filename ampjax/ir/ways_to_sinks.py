@@ -1,0 +1,225 @@
+"""What arrives at sinks depends on: nodes that lead to them, and the state fields that decide on the way what a message meets and where it goes.
+
+Which of its fields a state function reads is found by running it on columns that note who reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from ampjax.ir.nodes import Node
+from ampjax.ir.ops.control_nodes import Bcast, Cond, Flatmap, Isu, Phi, Relabel
+from ampjax.ir.ops.payload_nodes import Collect, Compute, Reduce, RouteBy, Sink
+from ampjax.ir.ops.ragged_nodes import Distribute, Group, Repeat, Ungroup
+from ampjax.ir.state import State, columns_of, sample
+
+if TYPE_CHECKING:
+    from ampjax.ir.graph import Graph
+    from ampjax.ir.wires import Wire
+
+Fields = frozenset[str]
+NONE: Fields = frozenset()
+
+
+def nodes_before_sinks(graph: Graph) -> set[str]:
+    """The names of the nodes from which a way leads to a sink, with the sinks.
+
+    Args:
+      graph: A closed graph.
+    """
+    waiting = [node for node in graph.nodes.values() if isinstance(node.op, Sink)]
+    found = {node.name for node in waiting}
+    while waiting:
+        for wire in waiting.pop().inputs:
+            if wire is not None and wire.source.name not in found:
+                found.add(wire.source.name)
+                waiting.append(wire.source)
+    return found
+
+
+def fields_before_sinks(graph: Graph) -> dict[str, Fields]:
+    """The state fields of pumped messages on which it depends what arrives at sinks; those of a join by the whole state are not among them.
+
+    Args:
+      graph: A closed graph.
+
+    Returns:
+      By the name of a pump from which a way leads to a sink, names of fields.
+    """
+    needed: dict[Wire, Fields] = {}
+    waiting = [node for node in graph.nodes.values() if isinstance(node.op, Sink)]
+    while waiting:
+        node = waiting.pop()
+        outputs = [needed.get(wire) for wire in node.outputs]
+        for wire, fields in zip(node.inputs, _before(node, outputs), strict=False):
+            if wire is not None and needed.get(wire) != (all_fields := needed.get(wire, NONE) | fields):
+                needed[wire] = all_fields
+                waiting.append(wire.source)
+    return {name: needed[wire] for name, node in graph.pumps.items() for wire in node.outputs if wire in needed}
+
+
+def _before(node: Node, outputs: Sequence[Fields | None]) -> Iterator[Fields]:
+    """Yields for each input the fields that decide on the outputs, of which some are needed (None: an output that leads to no sink)."""
+    op, needed = node.op, NONE.union(*(own for own in outputs if own is not None))
+    first, *others = (_fields_of(wire) for wire in node.inputs)
+    if isinstance(op, Phi | Bcast | Reduce | Sink | Distribute | Collect):
+        yield needed
+        yield from (needed if isinstance(op, Phi) else NONE for _ in others)
+    elif isinstance(op, Cond):
+        yield needed | _read(op.function, first)
+    elif isinstance(op, Isu | Relabel):
+        yield _through(op.function, first, needed)
+    elif isinstance(op, Flatmap):
+        yield _read(op.count, first) | _through(_of_copy(op.state), first, needed)
+    elif isinstance(op, Repeat):
+        yield needed | _read(op.count, first)
+    elif isinstance(op, Ungroup):
+        yield _through(_of_copy(op.state), first, needed)
+    elif isinstance(op, Group):
+        order = first if op.order is None else _read(op.order, first)
+        size = _read(op.size, others[0] if op.opened else first)
+        yield _key(op.by, first) | order | (NONE if op.opened else size | needed)
+        yield from (_key(op.by, own) | size | needed for own in others)
+    elif isinstance(op, Compute | RouteBy):
+        yield _key(op.join, first) | needed - {*getattr(op, "names", ())}
+        yield from (_key(op.join, own) for own in others)
+    else:
+        yield from (first, *others)
+
+
+def _fields_of(wire: Wire | None) -> Fields:
+    return NONE if wire is None or wire.type is None else frozenset(wire.type.fields)
+
+
+def _key(by: tuple[str, ...] | Callable[..., Any] | None, fields: Fields) -> Fields:
+    """The fields that a key reads; none of the whole state, since equal messages have equal fields whatever these mean."""
+    if callable(by):
+        return _read(by, fields)
+    return frozenset(by or ()) - {"instance"}
+
+
+def _of_copy(function: Callable[[State, np.ndarray], State]) -> Callable[[State], Any]:
+    return lambda s: function(s, np.arange(len(s)))
+
+
+def _read(function: Callable[[State], Any], fields: Fields) -> Fields:
+    """The fields from which a state function's result follows."""
+    state, leaked = _watched(fields)
+    result = function(state)
+    return _reads(result) | leaked
+
+
+def _through(function: Callable[[State], Any], fields: Fields, needed: Fields) -> Fields:
+    """The fields from which those follow that are needed of the state that a function gives."""
+    state, leaked = _watched(fields)
+    after = function(state)
+    known: Mapping[str, Fields] = after.sources if isinstance(after, _Watched) else {}
+    return NONE.union(leaked, *(known.get(name, fields) for name in needed))
+
+
+def _watched(fields: Fields) -> tuple[_Watched, set[str]]:
+    """A state whose columns note what follows from them, and the set of the fields of which that is not known."""
+    plain, leaked = sample(sorted(fields)), set[str]()
+    return _Watched(plain, {name: frozenset([name]) for name in fields}, leaked), leaked
+
+
+class _Watched(State):
+    """A state that knows from which fields of an earlier one each of its fields follows.
+
+    Args:
+      plain: The state.
+      sources: For each field, those of the earlier state.
+      leaked: Gets the fields that were read in a way in which it can't be followed what becomes of them.
+    """
+
+    __slots__ = ("leaked", "sources")
+
+    def __init__(self, plain: State, sources: Mapping[str, Fields], leaked: set[str]):
+        super().__init__(columns_of(plain), plain._layout, plain.fields)
+        self.sources, self.leaked = dict(sources), leaked
+
+    @property
+    def array(self) -> np.ndarray:
+        """All columns: whoever asks for them may read any."""
+        self.leaked.update(*self.sources.values())
+        return columns_of(self)
+
+    def __getattr__(self, name: str) -> Any:
+        return _Column(super().__getattr__(name), self.sources.get(name, NONE), self.leaked)
+
+    def replace(self, **columns: Any) -> State:
+        """Changes or adds fields, each of which follows from what its value does."""
+        after = super().replace(**{name: _plain(value) for name, value in columns.items()})
+        return _Watched(after, self.sources | {name: _reads(value) for name, value in columns.items()}, self.leaked)
+
+    def drop(self, *names: str) -> State:
+        """Leaves fields out."""
+        return _Watched(super().drop(*names), self.sources, self.leaked)
+
+    def take(self, rows: Any) -> State:
+        """Selects states; which, may depend on any field that `rows` follows from."""
+        self.leaked.update(_reads(rows))
+        return _Watched(super().take(_plain(rows)), self.sources, self.leaked)
+
+
+class _Column(NDArrayOperatorsMixin):
+    """Numbers that know from which fields they follow. What NumPy makes of them does so, too; if it asks for a plain array, they leak.
+
+    Args:
+      values: The numbers.
+      reads: The fields.
+      leaked: Gets the fields if the numbers leak.
+    """
+
+    def __init__(self, values: Any, reads: Fields, leaked: set[str]):
+        self.values, self.reads, self._leaked = values, reads, leaked
+
+    def __array__(self, *args: Any, **options: Any) -> np.ndarray:
+        self._leaked.update(self.reads)
+        return np.asarray(self.values, *args, **options)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        return self._made(getattr(ufunc, method), inputs, options)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
+        return self._made(function, args, options)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # ways to get at a plain array, which `__array__` notices
+            raise AttributeError(name)
+        found = getattr(self.values, name)
+        return (lambda *args, **options: self._made(found, args, options)) if callable(found) else found
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._made(lambda k: self.values[k], (key,), {})
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def _made(self, function: Callable[..., Any], args: Any, options: Any) -> Any:
+        """What a function makes of columns: everything in it follows from all of them."""
+        reads = self.reads | _reads((args, options))
+        made = function(*_plain(args), **_plain(options))
+        wrap = lambda x: _Column(x, reads, self._leaked)
+        return type(made)(map(wrap, made)) if isinstance(made, tuple | list) else wrap(made)
+
+
+def _reads(value: Any) -> Fields:
+    """The fields from which a value follows, or what is in it."""
+    if isinstance(value, _Column):
+        return value.reads
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else ()
+    return NONE.union(*map(_reads, parts))
+
+
+def _plain(value: Any) -> Any:
+    """A value with plain arrays in the place of columns."""
+    if isinstance(value, _Column):
+        return value.values
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    return type(value)(map(_plain, value)) if isinstance(value, tuple | list) else value

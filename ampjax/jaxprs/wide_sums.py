@@ -1,0 +1,146 @@
+"""Sums of low precision, formed in float32: the gradients of bfloat16 and float16 parameters.
+
+Each row's gradient is of the parameters' precision, as in plain JAX. Their sum is not: 256 + 0.5 is 256 in bfloat16, so a sum of many rows
+would stop to grow. Where a gradient leaves a function, and on its way from the operations that sum over rows to there, it is float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.extend.core import Literal
+
+from ampjax.jaxprs.primitives import bind, called, evaluate, opened, value_of
+
+WIDE = jnp.float32
+
+_CALLS = ("jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call")
+
+_PASSING = frozenset(
+    [
+        "add",
+        "add_any",
+        "broadcast_in_dim",
+        "concatenate",
+        "convert_element_type",
+        "copy",
+        "div",
+        "dynamic_slice",
+        "expand_dims",
+        "mul",
+        "neg",
+        "pad",
+        "reduce_sum",
+        "reshape",
+        "rev",
+        "scatter-add",
+        "select_n",
+        "slice",
+        "squeeze",
+        "sub",
+        "transpose",
+    ]
+)
+"""Operations that can be done on float32 as well: what they read is widened, too, if nobody else reads it."""
+
+_PRODUCTS = frozenset(["conv_general_dilated", "dot_general"])
+"""Operations that sum in float32 what they read in low precision."""
+
+
+def with_wide_sums(function: Callable[[], tuple[Any, ...]], params: Any) -> tuple[Any, ...]:
+    """Calls a function that gives gradients of parameters, with those of low precision summed in float32.
+
+    Args:
+      function: Gives the gradients, and anything else behind them. Traced once; may use values of a trace around it.
+      params: The parameters. Where none is of low precision, nothing is changed.
+
+    Returns:
+      What the function gives, with gradients of low precision in float32.
+    """
+    if not any(is_low(jnp.result_type(leaf)) for leaf in jax.tree.leaves(params)):
+        return function()
+    whole, shapes = jax.make_jaxpr(function, return_shape=True)()
+    flat = jax.make_jaxpr(lambda: _opened(whole.jaxpr, whole.consts, ()))()
+    results = _evaluated(flat.jaxpr, flat.consts, len(jax.tree.leaves(shapes[0])))
+    return jax.tree.unflatten(jax.tree.structure(shapes), results)
+
+
+def is_low(dtype: Any) -> bool:
+    """Whether a dtype is one of floats that are narrower than float32.
+
+    Args:
+      dtype: The dtype.
+    """
+    return jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
+
+
+def wide(dtype: Any) -> Any:
+    """The dtype in which sums of a dtype's numbers are formed: float32 at least.
+
+    Args:
+      dtype: A dtype of floats.
+    """
+    return jnp.promote_types(dtype, WIDE)
+
+
+def _opened(jaxpr: Any, constants: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    """The jaxpr's outputs, with calls replaced by what is in them."""
+
+    def results(equation: Any, operands: list[Any]) -> list[Any]:
+        if equation.primitive.name in _CALLS:
+            return _opened(*opened(called(equation)), operands)
+        return bind(equation, operands)
+
+    return evaluate(jaxpr, constants, args, results)
+
+
+def _evaluated(jaxpr: Any, constants: Sequence[Any], n: int) -> list[Any]:
+    """The jaxpr's outputs, of which the first n are widened."""
+    widened = _widened(jaxpr, n)
+    env: dict[Any, Any] = dict(zip(jaxpr.constvars, constants, strict=True))
+    for equation in jaxpr.eqns:
+        if not widened.isdisjoint(equation.outvars):
+            env[equation.outvars[0]] = _wide_result(equation, env)
+        else:
+            env.update(zip(equation.outvars, bind(equation, [value_of(v, env) for v in equation.invars]), strict=True))
+    results = [value_of(v, env) for v in jaxpr.outvars]
+    return [*map(_as_wide, results[:n]), *results[n:]]
+
+
+def _widened(jaxpr: Any, n: int) -> set[Any]:
+    """The variables that are computed in float32: those of which all readers do so, or that are among the first n outputs alone."""
+    wanted = {v for v in jaxpr.outvars[:n] if not isinstance(v, Literal) and is_low(v.aval.dtype)}
+    narrow = {v for v in jaxpr.outvars[n:] if not isinstance(v, Literal)}
+    widened: set[Any] = set()
+    for equation in reversed(jaxpr.eqns):
+        name, own = equation.primitive.name, (wanted - narrow) & set(equation.outvars)
+        if name in _PASSING | _PRODUCTS:
+            widened |= own
+        passes = name in _PASSING and bool(own)
+        (wanted if passes else narrow).update(v for v in equation.invars if not isinstance(v, Literal))
+    return widened
+
+
+def _wide_result(equation: Any, env: dict[Any, Any]) -> Array:
+    """What an equation with one result gives, in float32."""
+    name, params = equation.primitive.name, dict(equation.params)
+    operands = [value_of(v, env) for v in equation.invars]
+    with equation.ctx.manager:
+        if name in _PRODUCTS:
+            return equation.primitive.bind(*operands, **{**params, "preferred_element_type": jnp.dtype(WIDE)})
+        operands = [*map(_as_wide, operands)]
+        if name == "convert_element_type":
+            return operands[0].astype(WIDE)
+        if name == "scatter-add":  # its parameters hold a program for the narrow numbers
+            given = {key: params[key] for key in ("dimension_numbers", "indices_are_sorted", "unique_indices", "mode")}
+            return lax.scatter_add(*operands, **given)
+    return bind(equation, operands)[0]
+
+
+def _as_wide(value: Any) -> Any:
+    """A value of low precision in float32; any other as it is."""
+    return jnp.asarray(value, WIDE) if is_low(jnp.result_type(value)) else value

@@ -1,0 +1,94 @@
+"""Checks that a transform fits parameters, before anything is computed; and whether it needs the loss."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.interpreters import partial_eval
+
+from ampjax.errors import SettingsError
+
+Tree = Any
+
+_MISSING = re.compile(r"missing \d+ required keyword-only arguments?: (.*)")
+
+
+def wants_loss(tx: optax.GradientTransformation, params: Tree, where: str, fix: str) -> bool:
+    """Tells whether a transform needs the loss, as its argument `value`.
+
+    Args:
+      tx: An optax transform.
+      params: The parameters that it is to update, or their shapes.
+      where: What an error calls it.
+      fix: What an error advises if the transform does not fit the parameters.
+
+    Raises:
+      SettingsError: If it does not fit them, or needs more than gradients, parameters and the loss, as line searches do.
+    """
+    step = optax.with_extra_args_support(tx)
+
+    def update(gradient: Tree, params: Tree, loss: Any) -> Tree:
+        return step.update(gradient, tx.init(params), params, staleness=jnp.float32(0), value=loss)
+
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
+    try:
+        closed = jax.make_jaxpr(update)(shapes, shapes, jax.ShapeDtypeStruct((), jnp.float32))
+    except Exception as error:  # a transform may raise anything
+        raise does_not_fit(error, where, fix) from error
+    _, used = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
+    return bool(used[-1])
+
+
+def check_init(tx: optax.GradientTransformation, params: Tree, where: str, fix: str) -> None:
+    """Checks that a transform can make a state for parameters.
+
+    Args:
+      tx: An optax transform.
+      params: The parameters, or their shapes.
+      where: What an error calls it.
+      fix: What an error advises.
+
+    Raises:
+      SettingsError: If not.
+    """
+    try:
+        jax.eval_shape(tx.init, params)
+    except Exception as error:  # a transform may raise anything
+        raise does_not_fit(error, where, fix) from error
+
+
+def draws(tx: optax.GradientTransformation, params: Tree) -> bool:
+    """Tells whether a transform draws random numbers: of those each part of a tree gets others than alone, which is no other meaning.
+
+    Args:
+      tx: An optax transform.
+      params: The parameters, or their shapes.
+    """
+    step = optax.with_extra_args_support(tx)
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
+    try:
+        closed = jax.make_jaxpr(lambda gradient, params: step.update(gradient, tx.init(params), params))(shapes, shapes)
+    except Exception:  # it does not fit all of them together
+        return False
+    return "random_bits" in str(closed) or "threefry" in str(closed)
+
+
+def does_not_fit(error: Exception, where: str, fix: str) -> SettingsError:
+    """The error of a transform that does not fit its parameters.
+
+    Args:
+      error: What it has raised.
+      where: What the error calls it.
+      fix: What the error advises.
+    """
+    missing = _MISSING.search(str(error)) if isinstance(error, TypeError) else None
+    if missing is not None:
+        expected = "a transform of gradients, parameters and, at most, the loss (`value`)"
+        fix = "A line search calls the loss again and again, which the engine can't; take a rule without one."
+        return SettingsError(where, expected, f"one that also needs {missing[1].replace(chr(39), '`')}", fix)
+    first = str(error).strip().partition("\n")[0]
+    return SettingsError(where, "a transform that fits these parameters", f"{type(error).__name__}: {first:.200}", fix)

@@ -1,0 +1,107 @@
+"""Watches over the ids of a run: one that is outside of its table reads another row than was meant, without an error.
+
+Only batches are looked at whose integers could be such ids, and are larger, or smaller, than any before: that costs next to nothing. Ids that the
+program computes from smaller numbers are not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+
+from ampjax.devices.random_keys import is_key
+from ampjax.parallel.config.leaf_paths import by_path, names
+from ampjax.sparse.detection.detect import Analysis
+from ampjax.sparse.detection.loss_jaxpr import signature
+from ampjax.sparse.rewrite.outside_ids import OutsideId, OutsideIds
+from ampjax.sparse.rewrite.pulled_step import MAX_SHAPES, SparseProgram, rewrite
+
+Tree = Any
+
+
+class IdWatch:
+    """Watches over the ids of batches.
+
+    Args:
+      program: The loss on pulled rows of some variables.
+      analysis: What is known of all variables: others that are read row by row are watched, too.
+    """
+
+    def __init__(self, program: SparseProgram, analysis: Analysis):
+        self._given = program
+        self._is_told = False
+        self._axes = {variable.path: variable.axes for variable in analysis if variable.sparse}
+        self._find: dict[Hashable, OutsideIds] = {}
+        self._seen: dict[int, tuple[int, int]] = {}  # by leaf of the batch, the smallest and the largest integer
+        sizes = [variable.shape[axis] for variable in analysis if variable.sparse for axis in variable.axes]
+        self._smallest = min(sizes, default=0)
+
+    @cached_property
+    def _program(self) -> SparseProgram:
+        """The loss on pulled rows of all that is read row by row."""
+        given = self._given
+        if given.axes == self._axes:
+            return given
+        return rewrite(given.loss_fn, given.params, given.batch, self._axes, given.mapped)
+
+    def look(self, parts: Sequence[Tree]) -> str:
+        """What the user is to be warned of, once; empty if nothing.
+
+        Args:
+          parts: By replica its part of a batch.
+        """
+        if self._is_told or not self._smallest:
+            return ""
+        for part in parts:
+            if not self._has_news(part):
+                continue
+            for found in self._outside(part):
+                if found.read.mode != "fill":  # there NaN or a number that the program names is read
+                    self._is_told = True
+                    effect = "gets the gradient" if found.read.mode == "clip" else "no row gets a gradient"
+                    text = describe_outside(found, names(self._program.params)[found.path], part)
+                    return f"ampjax: {text}. As on one device the nearest row is read in its place, and {effect}."
+        return ""
+
+    def _has_news(self, part: Tree) -> bool:
+        """Whether integers of a part are beyond those before, and could be outside of a table."""
+        has_news = False
+        for number, leaf in enumerate(jax.tree.leaves(part)):
+            if is_key(leaf) or leaf.dtype.kind not in "iu" or not leaf.size:
+                continue
+            array = np.asarray(leaf)
+            low = int(array.min())
+            high = int(array.max())
+            least, most = self._seen.get(number, (-self._smallest, self._smallest - 1))
+            if low < least or high > most:
+                self._seen[number] = min(low, least), max(high, most)
+                has_news = True
+        return has_news
+
+    def _outside(self, part: Tree) -> list[OutsideId]:
+        split = self._program.split_loss(part)
+        key = signature(part)
+        if key not in self._find:
+            if len(self._find) >= MAX_SHAPES:
+                del self._find[next(iter(self._find))]
+            self._find[key] = OutsideIds(split)
+        return self._find[key]([None] * len(split.traced.leaves) + jax.tree.leaves(part))
+
+
+def describe_outside(found: OutsideId, table: str, batch: Tree) -> str:
+    """An id that is outside, in words, with the batch's leaf that has it: as it is, or counted from the end.
+
+    Args:
+      found: The id.
+      table: How the table is written for users.
+      batch: The batch.
+    """
+    wanted = [found.number, found.number - found.n_rows]
+    held = [path for path, leaf in by_path(batch).items() if not is_key(leaf) and np.isin(wanted, leaf).any()]
+    of_leaf = f" of leaf `{held[0]}`" if held else ""
+    line = f" ({found.read.line})" if found.read.line else ""
+    return f"id {found.number}{of_leaf} is outside of `{table}`, which has {found.n_rows} rows{line}"

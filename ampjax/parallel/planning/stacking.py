@@ -1,0 +1,126 @@
+"""Which tables are kept as one: those whose rows are alike, which the optimizer treats alike, and which are split and read alike.
+
+A step costs something for each table: messages, kernel calls, arguments of its program. So hundreds of small tables cost as one large one does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import optax
+
+from ampjax.cluster.hosts.resources import Resources
+from ampjax.errors import TableError
+from ampjax.optim.split_rows import FEWEST_STACKED, split_rows, stack_name
+from ampjax.optim.split_transform import Split
+from ampjax.parallel.config.config import ParallaxConfig
+from ampjax.parallel.config.leaf_paths import names
+from ampjax.parallel.config.partitioner import Group
+from ampjax.parallel.homes.column_reads import Readings
+from ampjax.sparse.detection.detect import Analysis
+from ampjax.sparse.detection.row_axes import table_shape
+from ampjax.sparse.detection.table_views import MAX_ROWS
+from ampjax.sparse.rewrite.pulled_step import SparseProgram
+
+Tree = Any
+Axes = Mapping[str, tuple[int, ...]]
+
+
+def by_shape(analysis: Analysis, axes: Axes) -> dict[str, tuple[str, ...]]:
+    """Stacks of tables whose rows have one shape and dtype, whatever the optimizer does to them.
+
+    Args:
+      analysis: The variables.
+      axes: By table the axes along which its rows are counted.
+
+    Returns:
+      By name the tables in a stack, in their order; those that stay alone among them.
+    """
+    groups: dict[Hashable, list[str]] = {}
+    for path, kind in _kinds(analysis, axes).items():
+        groups.setdefault(kind, []).append(path)
+    stacks = [[each] if len(each) >= FEWEST_STACKED else [[path] for path in each] for each in groups.values()]
+    return {stack_name(paths): tuple(paths) for of_group in stacks for paths in of_group}
+
+
+def split_and_stack(
+    tx: optax.GradientTransformation,
+    program: SparseProgram,
+    analysis: Analysis,
+    params: Tree,
+    batch: Tree,
+    groups: Mapping[Group, int],
+    resources: Resources,
+    config: ParallaxConfig,
+) -> Split:
+    """The optimizer cut in two; its rules say which tables are stacked.
+
+    Args:
+      tx: An optax transform.
+      program: The loss on pulled rows, of the same tables, stacked or not.
+      analysis: The variables.
+      params: The parameters.
+      batch: A replica's part of the first batch.
+      groups: Tables that are split alike, and the number of partitions with which they start.
+      resources: The machines.
+      config: The settings.
+
+    Returns:
+      The optimizer's parts.
+
+    Raises:
+      TableError: If it does not work row by row on a table.
+      SettingsError: If `tx` is no optax transform.
+    """
+    kinds = _kinds(analysis, program.axes)
+    readings = Readings(program, config.boundary_between_workers_and_servers)
+    for group, n_partitions in groups.items():
+        # Tables of fewer partitions than there are servers are spread over servers one by one.
+        is_spread = config.run_option == "ar" or n_partitions >= len(resources.servers)
+        for path in group.paths:
+            apart = group.label if is_spread else path
+            kinds[path] = kinds[path], apart, readings.of_variable(path, batch)
+    return split_optimizer(tx, program, params, kinds)
+
+
+def split_optimizer(
+    tx: optax.GradientTransformation, program: SparseProgram, params: Tree, alike: Mapping[str, Hashable]
+) -> Split:
+    """`split_rows`; where that can't be done, the advice names the setting with the tables in it.
+
+    Args:
+      tx: An optax transform.
+      program: The loss on pulled rows.
+      params: The parameters.
+      alike: See `split_rows`.
+
+    Raises:
+      TableError: As `split_rows` does.
+      SettingsError: As `split_rows` does.
+    """
+    try:
+        return split_rows(tx, program.as_tables(params), tuple(program.axes), program.transposed, alike)
+    except TableError as error:
+        text = names(params)
+        kept = ", ".join(f'"{text[path]}"' for path in program.axes)
+        fix = (
+            f"Keep tables dense, as `lamb`, `adafactor` and `muon` need them: `ParallaxConfig(keep_dense=({kept},))`; "
+            "or give them a transform that treats each row for itself (`optax.partition` with `adam` for tables)."
+        )
+        raise TableError(error.where, error.expected, error.got, fix) from error
+
+
+def _kinds(analysis: Analysis, axes: Axes) -> dict[str, Hashable]:
+    """By table the shape and dtype of its rows, and a number: a stack has no more rows than can be numbered."""
+    kinds: dict[str, Hashable] = {}
+    totals: dict[Hashable, int] = {}
+    for variable in analysis:
+        if variable.path in axes:
+            row = table_shape(variable.shape, axes[variable.path])[1:]
+            kind, n_rows = (row, variable.dtype), variable.n_rows
+            full, total = divmod(totals.get(kind, 0), MAX_ROWS)
+            full, total = (full + 1, n_rows) if total + n_rows > MAX_ROWS else (full, total + n_rows)
+            totals[kind] = full * MAX_ROWS + total
+            kinds[variable.path] = kind, full
+    return kinds

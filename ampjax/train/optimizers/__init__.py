@@ -1,0 +1,1 @@
+"""Which optimizer updates which nodes, and their states as users see them."""

@@ -1,0 +1,131 @@
+"""The optimizer's state as users see it: read by name, and changed by assigning to what was read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.engine.executor_protocol import AnyStore
+from ampjax.errors import ParameterError
+
+
+class OptimizerState:
+    """What has been handed out of a trainer's optimizer states, so that what is assigned to it takes effect.
+
+    Hyperparameters are entries of a dictionary in the state (`optax.inject_hyperparams`): an assignment to such an entry can't be seen when it is
+    made. So it is looked for before the state is needed again.
+
+    Args:
+      store: Has the states.
+    """
+
+    def __init__(self, store: AnyStore):
+        self._store = store
+        self._handed_out: dict[str, Any] = {}
+        self._leaves: dict[str, list[Any]] = {}
+
+    def read(self) -> dict[str, Any]:
+        """The states by name, of nodes that have one: read-only arrays, in trees in whose dictionaries others may be put."""
+        self.take_over()
+        states = {name: tree for name, tree in self._store.opt_state.items() if not _is_nothing(tree)}
+        found = {name: jax.tree.map(_read_only, tree) for name, tree in states.items()}
+        self._handed_out = found
+        self._leaves = {name: jax.tree.leaves(tree) for name, tree in found.items()}
+        return dict(found)
+
+    def write(self, states: Mapping[str, Any]) -> None:
+        """Replaces some states.
+
+        Args:
+          states: Trees by name, like those that `read` gives.
+
+        Raises:
+          ParameterError: If a name is unknown, or a tree does not fit. Nothing is changed then.
+        """
+        self.take_over()
+        now = self._store.opt_state
+        changed = {name: _like(name, now, tree) for name, tree in states.items()}
+        self._replace(now, changed)
+
+    def take_over(self) -> None:
+        """Puts what was assigned to entries of what `read` gave last into the states; all else stays as it is now.
+
+        Raises:
+          ParameterError: If it does not fit.
+        """
+        handed_out, before = self._handed_out, self._leaves
+        assigned = {}
+        for name, tree in handed_out.items():
+            leaves = jax.tree.leaves(tree)
+            if len(leaves) != len(before[name]) or any(a is not b for a, b in zip(leaves, before[name], strict=True)):
+                assigned[name] = tree
+        if not assigned:
+            return
+        self._handed_out, self._leaves = {}, {}
+        now = self._store.opt_state
+        changed = {}
+        for name, tree in assigned.items():
+            fitting = _like(name, now, tree)
+            new = zip(
+                jax.tree.leaves(fitting), jax.tree.leaves(tree), before[name], jax.tree.leaves(now[name]), strict=True
+            )
+            leaves = [current if given is old else value for value, given, old, current in new]
+            changed[name] = jax.tree.structure(now[name]).unflatten(leaves)
+        self._replace(now, changed)
+
+    def _replace(self, now: Mapping[str, Any], changed: Mapping[str, Any]) -> None:
+        if changed:
+            self._store.restore(self._store.params, {**now, **changed}, self._store.accumulators)
+
+
+def parts_of(state: Any) -> str:
+    """The parts of an optimizer's state in words: `ScaleByAdamState, EmptyState`.
+
+    Args:
+      state: What a transform's `init` gives.
+    """
+    if isinstance(state, tuple) and not hasattr(state, "_fields"):
+        return ", ".join(map(parts_of, state)) or "no state"
+    if isinstance(state, Mapping):
+        return ", ".join(map(parts_of, state.values()))
+    name = type(state).__name__
+    inner = [parts_of(part) for part in state if isinstance(part, tuple)] if hasattr(state, "_fields") else []
+    return f"{name}({', '.join(inner)})" if inner else name
+
+
+def _like(name: str, now: Mapping[str, Any], tree: Any) -> Any:
+    """A state with the shapes and dtypes of the one that there is.
+
+    Raises:
+      ParameterError: If it is another optimizer's, or of other parameters.
+    """
+    where = f"optimizer state of `{name}`"
+    if name not in now:
+        raise ParameterError(
+            where, f"one of the names {sorted(now)}", "another name", "Begin with `trainer.opt_state`."
+        )
+    old = now[name]
+    if jax.tree.structure(old) != jax.tree.structure(tree):
+        expected, got = (f"{jax.tree.structure(each)}" for each in (old, tree))
+        fix = "It must come from a trainer with the same optimizer; begin with `trainer.opt_state`."
+        raise ParameterError(where, f"the structure {expected:.300}", f"{got:.300}", fix)
+    for one, other in zip(jax.tree.leaves(old), jax.tree.leaves(tree), strict=True):
+        if np.shape(one) != np.shape(other):
+            raise ParameterError(where, f"an array of shape {np.shape(one)}", f"{np.shape(other)}", "Keep the shapes.")
+    return jax.tree.map(lambda one, other: jnp.asarray(other, one.dtype), old, tree)
+
+
+def _is_nothing(state: Any) -> bool:
+    """Whether there is no state, as of a table or of a node that others are updated with."""
+    return isinstance(state, tuple) and not state and type(state) is tuple
+
+
+def _read_only(array: Any) -> np.ndarray:
+    """A copy that can't be written to: such a change would be lost."""
+    copy = np.array(array)
+    copy.flags.writeable = False
+    return copy

@@ -1,0 +1,98 @@
+"""What is told after an epoch with which training can't work: lost parameters, nodes that hardly update, gradients that come too late."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+
+from ampjax.sched.diagnose.statistics import NodeStats
+from ampjax.train.divergence import warn_of
+from ampjax.train.history import Epoch
+from ampjax.train.runs.session import Session
+from ampjax.train.settings import STALENESS_LIMITS
+from ampjax.train.training_data import AnyInstances
+
+FEWEST_UPDATES = 2
+"""A node that updates less often in an epoch hardly learns in it."""
+
+USUAL_UPDATES = 50
+"""The interval that a warning proposes gives about so many updates in an epoch."""
+
+MOST_STALENESS = 10
+"""Gradients that are later in the mean make training slow, or diverge."""
+
+
+class ToldOnce:
+    """Warns of each kind of trouble once in a fit."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def of_epoch(self, session: Session, epoch: Epoch, lost: Sequence[str], data: AnyInstances, stops: bool) -> None:
+        """Warns of what was wrong in an epoch, unless that was told before.
+
+        Args:
+          session: What runs.
+          epoch: The epoch.
+          lost: The nodes of whose parameters some are not finite.
+          data: What was trained on.
+          stops: Whether training ends if there are any.
+        """
+        where = f"epoch {epoch.epoch}"
+        kind = "lost" if lost else "loss"
+        if kind not in self._told and warn_of(epoch.train.get("loss", 0.0), where, lost, data, stops):
+            self._told.add(kind)
+        if session.settings.mode == "async":
+            self._warn("updates", where, _few_updates(session))
+            self._warn("staleness", where, _late_gradients(session))
+
+    def _warn(self, kind: str, where: str, found: str) -> None:
+        if found and kind not in self._told:
+            self._told.add(kind)
+            warnings.warn(f"{where}: {found}", RuntimeWarning, stacklevel=2)
+
+
+def _few_updates(session: Session) -> str:
+    """What to say of nodes that have hardly updated; empty if there are none."""
+    intervals, found = session.scheduler.settings.intervals, []
+    for name, own in _counted(session):
+        # Few rows that come in one dispatch are one update whatever the interval is.
+        if own.updates < FEWEST_UPDATES and 2 <= own.gradients < FEWEST_UPDATES * intervals[name]:
+            found.append((name, own, intervals[name]))
+    if not found:
+        return ""
+    name, own, interval = max(found, key=lambda one: one[1].gradients)
+    proposed = max(1, own.gradients // USUAL_UPDATES)
+    return (
+        f"expected at least {FEWEST_UPDATES} updates of each node, got {own.updates} of `{name}`{_others(len(found))}: it has got {own.gradients:,} gradient rows, and its interval is "
+        f"{interval:,}. Lower `min_update_interval`: with {proposed:,} it makes about {own.gradients // proposed}. Each node can have its own: `amp.ppt(..., min_update_interval=...)`, "
+        "and `amp.node` in a model."
+    )
+
+
+def _late_gradients(session: Session) -> str:
+    """What to say of nodes whose gradients come late; empty if there are none, or users have limited them."""
+    settings = session.settings
+    if any(getattr(settings, name) is not None for name in STALENESS_LIMITS):
+        return ""
+    late = [(name, own) for name, own in _counted(session) if own.staleness_mean > MOST_STALENESS]
+    if not late:
+        return ""
+    name, own = max(late, key=lambda one: one[1].staleness_mean)
+    share = MOST_STALENESS / own.staleness_mean
+    interval = session.scheduler.settings.intervals[name]
+    keys = f"`max_active_keys` ({settings.max_active_keys}) to about {max(1, int(settings.max_active_keys * share))}"
+    return (
+        f"expected gradients at most {MOST_STALENESS} updates late in the mean, got {own.staleness_mean:.1f} at `{name}`{_others(len(late))}. Lower {keys}, or raise `min_update_interval` "
+        f"({interval:,}) to about {math.ceil(interval / share):,}, or set a limit such as `max_staleness={MOST_STALENESS}`."
+    )
+
+
+def _counted(session: Session) -> Iterator[tuple[str, NodeStats]]:
+    yield from session.passes.statistics.training.nodes.items()
+
+
+def _others(n: int) -> str:
+    """How many nodes there are beside the one that is named."""
+    return "" if n < 2 else f", and of {n - 1} more"
