@@ -20,32 +20,24 @@ class Scope:
       names: Names with types.
       dimensions: For a sequence's name, over which elements it goes.
       budget: How deep combinators may go from here.
-      decided: Whether a value that was read decides that this runs: then neither sequences from outside nor pumps are allowed.
     """
 
     names: tuple[tuple[str, Any], ...]
     budget: int
-    decided: bool = False
 
     def having(self, **types):
-        return Scope((*self.names, *types.items()), self.budget, self.decided)
+        return Scope((*self.names, *types.items()), self.budget)
 
     def deeper(self):
-        return Scope(self.names, self.budget - 1, self.decided)
+        return Scope(self.names, self.budget - 1)
 
     def inside_decision(self):
-        """Without sequences; integers are computed ones there."""
-        as_computed = lambda t: COMPUTED if t == INTEGER else t
-        names = tuple((name, as_computed(t)) for name, t in self.names if not (_has_sequence(t) or t == RECURSION))
-        return Scope(names, min(self.budget, 1), True)
+        """Where a value that was read decides what runs: without recursions from outside."""
+        return Scope(tuple((name, t) for name, t in self.names if t != RECURSION), min(self.budget, 2))
 
     def of(self, kind):
         """Names of a type."""
         return [name for name, t in self.names if t == kind]
-
-
-def _has_sequence(kind):
-    return isinstance(kind, tuple) and (kind[0] == "sequence" or any(map(_has_sequence, kind[1:])))
 
 
 @dataclass
@@ -156,7 +148,7 @@ class Grower:
         reads = ["cond_read", "switch_read", "experts", "while"]
         whole = ["sum", "mean", "max", "take", "scan", "scan", "rows", "fori", "fold", "let"]
         asks = ["recall", "recall"] if scope.of(RECURSION) else []
-        kind = self.pick(plain + reads + asks + ([] if scope.decided else whole))
+        kind = self.pick(plain + reads + asks + whole)
         return getattr(self, f"_{kind}")(scope)
 
     def simple_vector(self, scope):
@@ -304,7 +296,7 @@ class Grower:
             return self.start(scope)
         if isinstance(kind, tuple):
             return ("pair", self.initial(kind[1], scope), self.initial(kind[2], scope))
-        return ("int", 1) if kind == COMPUTED else self.number(Scope(scope.names, 0, scope.decided))
+        return ("int", 1) if kind == COMPUTED else self.number(Scope(scope.names, 0))
 
     def loop(self, scope, which, dimension=None):
         kind = self.pick([VECTOR, VECTOR, *PAIR_TYPES])

@@ -30,10 +30,7 @@ def while_loop(low: Lowering, call: Call, operands: Sequence[Value], region: Reg
     (answer,) = low.run(test, asked, region, Wanted({0}))
     if isinstance(answer, Constant):
         return _around(low, call, closed, init, region, wanted) if answer.value else init
-    if isinstance(answer, Static) and any(used.kind == "read" for used in calls(test.jaxpr)):
-        (known,) = low.packed([answer], [test.jaxpr.outvars[0].aval], region, "while", call.line)
-        answer = replace(known, was_read=1)  # the first round follows from the instance, the others need not
-    answer = replace(_require_read(answer, call), was_read=1)  # as many rounds are assumed as there can be
+    answer = replace(_read_answer(low, answer, region, call), was_read=1)  # as many rounds are assumed as there can be
     functions = replace(call, functions=(same, turn))
     decision = choice_by_value(low, call, low.number("if"), 2, region, answer)
     ended, goes = sent_along(low, functions, [init, [*closed, *init]], decision)
@@ -76,7 +73,7 @@ def _around(
             carry[i] = Computed(loop, part)
     low.draft.anchors[inner] = loops[0][1]
     results = low.run(turn, [*there, *carry], inner, Wanted({*new, n}, groups=groups))
-    rounds.ask(_require_read(results[n], call), inner)
+    rounds.ask(_read_answer(low, results[n], inner, call), inner)
     final: dict[int, Computed] = {}
     for group, (first, loop) in zip(groups, loops, strict=True):
         kinds = [variables[k + i].aval for i in group]
@@ -184,11 +181,16 @@ def _if_read(value: Value, variable: Any, turn: Traced) -> Value:
     return value if variable in turn.used else Constant(jnp.zeros(variable.aval.shape, variable.aval.dtype))
 
 
-def _require_read(answer: Any, call: Call) -> Computed:
+def _read_answer(low: Lowering, answer: Any, region: Region, call: Call) -> Computed:
+    """The test's answer as a number that was read. Of one round it may follow from the instance, or be constant, and of the others not."""
+    reads = any(used.kind == "read" for used in calls(call.functions[0].jaxpr))
+    if reads and isinstance(answer, Static | Constant):
+        (known,) = low.packed([answer], [call.functions[0].jaxpr.outvars[0].aval], region, "while", call.line)
+        return replace(known, was_read=1)
     if not isinstance(answer, Computed) or answer.was_read is None:
         fix = "Read what it depends on with `amp.read`; for a number of rounds that the instance says, use `amp.fori_loop`."
         got = "a test without `amp.read`"
-        if any(used.kind == "read" for used in calls(call.functions[0].jaxpr)):
+        if reads:
             fix, got = "Put `amp.read` around the whole test.", "one that also depends on what is not read"
         raise GraphError(call.line, "a test of a value that is read back", got, fix)
     return answer

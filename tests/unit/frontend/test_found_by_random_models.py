@@ -54,6 +54,16 @@ def a_choice_by_a_constant_in_a_loop(p, s):
     return jnp.sum(amp.while_loop(is_up, body, s["y"], most=2) ** 2)
 
 
+def a_test_that_the_instance_answers_after_the_first_round(p, s):
+    x = amp.while_loop(lambda x: is_up(x * p["a"] + 0.1), lambda x: s["y"], jnp.zeros(2), most=2)
+    return jnp.sum(x**2)
+
+
+def a_test_that_a_constant_answers_after_the_first_round(p, s):
+    x = amp.while_loop(is_up, lambda x: jnp.ones(2), s["y"] * p["b"], most=2)
+    return jnp.sum((x * p["a"]) ** 2)
+
+
 def a_carry_that_no_round_reads(p, s):
     x = amp.while_loop(is_up, lambda x: p["a"] - p["a"] ** 2, s["y"] * p["b"], most=2)
     return jnp.sum(x**2)
@@ -148,6 +158,8 @@ def a_carry_of_children_that_forgets_the_one_before(p, s):
         constants_in_a_choice_within_one_that_a_read_value_makes,
         a_choice_by_a_constant_in_a_loop,
         a_carry_that_no_round_reads,
+        a_test_that_the_instance_answers_after_the_first_round,
+        a_test_that_a_constant_answers_after_the_first_round,
         lengths_of_one_sequence_in_two_spaces,
         a_tree_that_is_gone_through_both_ways,
         sequences_of_sequences_from_outside,
