@@ -374,7 +374,7 @@ figure
 # %% [markdown]
 # How many texts are in flight matters more than how many copies share the rows.
 #
-# And synchronously? In the mode `pipeline` all nodes are updated after a round, and `("every_k", 1)` averages the copies each time. Then nothing is stale, and the two copies train as a single program does. With plain SGD on sums, a round moves each layer by half the learning rate times the gradient of all texts (the mean of what two copies did with half of them each),
+# And synchronously? In the mode `pipeline` all nodes are updated after a round, and `("every_k", 1)` gives both copies the same step each time. Then nothing is stale, and the two copies train as a single program does. With plain SGD on sums, a round moves each layer by the learning rate times the gradient of all texts, whichever copy computed them,
 # and the table by the sum of all rows' gradients:
 
 # %%
@@ -409,7 +409,7 @@ def total(params):
 
 
 plain, gradient = {"words": jnp.asarray(text_rows), **layers}, jax.jit(jax.grad(total))
-rates = {"words": 0.3, "hidden": 0.02 / 2, "out": 0.02 / 2}
+rates = {"words": 0.3, "hidden": 0.02, "out": 0.02}
 for _ in range(rounds):
     grads = gradient(plain)
     plain = {name: jax.tree.map(lambda p, g, r=rates[name]: p - r * g, plain[name], grads[name]) for name in plain}

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -58,20 +59,21 @@ def test_tuning_and_a_grid_search_choose_among_the_same(tmp_path, monkeypatch):
         out=tmp_path,
     )
     found = main(options, console)
-    assert found is not None and found.is_reached and len(found.candidates) == 4
+    in_mode = Counter(one.settings.get("mode", "async") for one in found.candidates) if found else Counter()
+    assert found is not None and found.is_reached and in_mode == {"async": 4, "pipeline": 4}
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"tuned.jsonl", *(f"{kind}.jsonl" for kind in GRIDS), "compared.jsonl", "front.png", "epochs.png"}
     assert "tuned over" in console.export_text()
     grids = {kind: (tmp_path / f"{kind}.jsonl").read_text().splitlines() for kind in GRIDS}
     records = [json.loads(line) for lines in grids.values() for line in lines]
-    assert len(records) == 8 and all(r["search_processor_s"] > 0 for r in records)
+    assert len(records) == 16 and all(r["search_processor_s"] > 0 for r in records)
     assert any(r["processor_to_target"] for r in records)
 
     path = tmp_path / "plain-grid.jsonl"
     path.write_text("\n".join(grids["plain-grid"][:-1]) + "\n")
     assert main(replace(options, steps=("plain-grid",))) is None
     again = path.read_text().splitlines()
-    assert again[:-1] == grids["plain-grid"][:-1] and len(again) == 4, "the search goes on where it ended"
+    assert again[:-1] == grids["plain-grid"][:-1] and len(again) == 8, "the search goes on where it ended"
 
 
 def test_pairs_show_the_seconds_of_each_run_and_which_did_not_reach_the_target(tmp_path):

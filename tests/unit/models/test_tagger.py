@@ -175,7 +175,7 @@ def test_metrics_count_words_and_words_inside_entities(tmp_path: Path) -> None:
     predicted = trainer.predict(instances)["logits"]
     np.testing.assert_allclose(predicted.payload, logits, rtol=1e-4, atol=1e-5)
     assert predicted.fields["w_i"].tolist() == [t for n in np.diff(data.ptr) for t in range(n)]
-    loss = direct_loss(params, data) / len(data.words)
+    loss = direct_loss(params, data) / len(data)
     assert metrics["loss"] == pytest.approx(float(loss), rel=1e-5), "noise is off in evaluation"
     assert trainer.accumulate(instances)["loss"] != pytest.approx(float(loss), rel=1e-2)
 
