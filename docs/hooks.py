@@ -1,4 +1,4 @@
-"""Pages of the site that are written elsewhere: the notebooks with their outputs, the changelog, and the pages for contributors.
+"""Pages of the site that are written elsewhere: the notebooks with their outputs, the changelog, the pages for contributors, the glossary.
 
 Notebooks are executed by their test, which writes them to the folder named by `AMPJAX_NOTEBOOKS` (see CONTRIBUTING.md). Where one is
 missing there, or is not what stands in `notebooks/`, its page has no outputs and a strict build fails.
@@ -24,6 +24,7 @@ log = logging.getLogger("mkdocs.hooks.ampjax")
 ROOT = Path(__file__).resolve().parents[1]
 EXECUTED = ROOT / os.environ.get("AMPJAX_NOTEBOOKS", "build/notebooks")
 COPIED = {"CHANGELOG.md": "changelog", "ARCHITECTURE.md": "architecture", "CONTRIBUTING.md": "contributing"}
+GLOSSARY = "reference/glossary.md"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -34,6 +35,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name, page in COPIED.items():
         text = (ROOT / name).read_text(encoding="utf-8")
         files.append(File.generated(config, f"project/{page}.md", content=_mend_links(text, "", f"project/{page}.md")))
+    files.append(File.generated(config, GLOSSARY, content=_glossary()))
     return files
 
 
@@ -50,6 +52,13 @@ def on_post_build(config: MkDocsConfig, **_: Any) -> None:
         for tag in re.findall(r"<(?:script|link|img|iframe|source)\b[^>]*>", page.read_text(encoding="utf-8")):
             if re.search(r"""(?:src|href)=["']?(?:https?:)?//""", tag) and 'rel="canonical"' not in tag:
                 log.warning("%s loads something from elsewhere: %s", page.name, tag)
+
+
+def _glossary() -> str:
+    """The page of the section "Words" in ARCHITECTURE.md."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    words = text.partition("\n## Words\n")[2].partition("\n## ")[0]
+    return _mend_links(f"# Glossary\n{words}", "", GLOSSARY)
 
 
 def _notebook(source: Path) -> dict[str, str | bytes]:
