@@ -105,3 +105,31 @@ def test_every_decision_is_in_the_index():
     index = (DOCS / "decisions" / "index.md").read_text(encoding="utf-8")
     files = sorted(path.name for path in (DOCS / "decisions").glob("0*.md"))
     assert re.findall(r"^\| \[\d+\. [^]]+\]\((\S+)\)", index, re.MULTILINE) == files
+
+
+@pytest.mark.parametrize("path", sorted((DOCS / "decisions").glob("0*.md")), ids=lambda path: path.stem)
+def test_decisions_are_short(path):
+    """A note says why; how things work and what was measured have pages of their own."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 40
+    assert [line for line in lines if len(line) > 200] == []
+
+
+def test_the_changelog_has_a_line_for_each_change():
+    lines = (DOCS.parent / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if len(line) > 300] == []
+
+
+def test_each_decision_that_is_cited_by_its_number_is_there():
+    """Code and pages may name a decision without a link."""
+    root = DOCS.parent
+    places = [root / name for name in ("ampjax", "experiments", "docs")]
+    files = [path for place in places for suffix in ("py", "md") for path in place.rglob(f"*.{suffix}")]
+    cited = {
+        int(n)
+        for path in files
+        for n in re.findall(r"\bdecision \[?(\d+)", path.read_text(encoding="utf-8"), re.IGNORECASE)
+    }
+    there = {int(path.name[:4]) for path in (DOCS / "decisions").glob("0*.md")}
+    assert len(cited) > 10
+    assert cited <= there
