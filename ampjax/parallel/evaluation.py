@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,11 +34,10 @@ MOST_FUNCTIONS = 32
 """Functions, and shapes of batches, whose programs are kept."""
 
 
-@dataclass(frozen=True)
-class Evaluation:
+class Evaluation(NamedTuple):
     """A loss without a step.
 
-    Args:
+    Attributes:
       loss: The batch's loss.
       aux: The loss function's second result, as the single-device program gives it; None if there is none.
     """

@@ -154,7 +154,9 @@ def test_gradients_of_random_graphs(name, n, zeros, ones, rounds, seed):
     assert_same(name, [instance(n, edges, rounds, seed)])
 
 
-def test_outputs_are_rows_of_each_graph():
+def test_outputs_are_rows_of_each_node():
     rows = assert_same("whole", ODD).predict(compiled("whole").data(ODD))["rows"]
-    assert rows.instance.tolist() == [0, 1, 2, 3]
-    assert [row.shape for row in rows.payload] == [(1, H), (3, H), (3, H), (3, H)]
+    sizes = [1, 3, 3, 3]
+    assert rows.instance.tolist() == np.repeat(range(4), sizes).tolist()
+    assert rows.payload.shape == (10, H)
+    assert rows.fields["v_row"].tolist() == [row for size in sizes for row in range(size)]
