@@ -159,4 +159,4 @@ def test_outputs_are_rows_of_each_node():
     sizes = [1, 3, 3, 3]
     assert rows.instance.tolist() == np.repeat(range(4), sizes).tolist()
     assert rows.payload.shape == (10, H)
-    assert rows.fields["v_row"].tolist() == [row for size in sizes for row in range(size)]
+    assert rows.fields["v_i"].tolist() == [row for size in sizes for row in range(size)]
