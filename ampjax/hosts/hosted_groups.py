@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import numpy as np
 
 from ampjax.devices.allreduce import Device
+from ampjax.devices.random_keys import on_host
 from ampjax.engine.joint_updates import JointGroup, JointUpdates
 
 
@@ -86,7 +86,7 @@ class HostedGroups:
         Returns:
           New parameters by node, for the hosts.
         """
-        given = jax.tree.map(np.asarray, (dict(params), dict(accumulators)))
+        given = jax.tree.map(on_host, (dict(params), dict(accumulators)))
         new, unread, state, _ = self._updates(group).step(
             given[0], self._seen(group), self.opt_state[group], given[1], examples, loss
         )

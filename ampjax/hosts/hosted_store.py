@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
+from ampjax.devices.random_keys import on_host
 from ampjax.engine.parameters import NodeTraining
 from ampjax.hosts.fleet import Fleet
 from ampjax.hosts.hosted_groups import HostedGroups, Together
@@ -52,18 +52,18 @@ class HostedStore:
             for node, tree in trained.items()
         }
         of_kinds = zip(TREES, (params, states, floats), strict=True)
-        self._like = {which: {n: jax.tree.structure(tree) for n, tree in trees.items()} for which, trees in of_kinds}
+        self._like = {which: jax.eval_shape(dict, trees) for which, trees in of_kinds}
 
     @property
     def params(self) -> dict[str, Any]:
         """Parameters by node, as NumPy arrays; those that no node reads under `UNREAD`."""
         unread = self.groups.unread
-        return self._gathered("params") | ({UNREAD: jax.tree.map(np.asarray, unread)} if unread else {})
+        return self._gathered("params") | ({UNREAD: jax.tree.map(on_host, unread)} if unread else {})
 
     @property
     def opt_state(self) -> dict[str, Any]:
         """Optimizer states by node, and by group of those that are updated together."""
-        return self._gathered("opt_state") | jax.tree.map(np.asarray, self.groups.opt_state)
+        return self._gathered("opt_state") | jax.tree.map(on_host, self.groups.opt_state)
 
     @property
     def accumulators(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from ampjax.cluster import Message
+from ampjax.devices.random_keys import data_of, wrapped_like
 from ampjax.engine.executor import Executor
 from ampjax.engine.kernels.edge_sizes import EdgeSizes
 from ampjax.engine.kernels.launch import Launch
@@ -70,22 +71,22 @@ def leaves_of(trees: Mapping[str, Any], nodes: Sequence[str]) -> list[np.ndarray
       trees: A tree for each node.
       nodes: The nodes' names.
     """
-    return [np.asarray(leaf) for node in nodes for leaf in jax.tree.leaves(trees[node])]
+    return [data_of(leaf) for node in nodes for leaf in jax.tree.leaves(trees[node])]
 
 
 def with_leaves(like: Mapping[str, Any], nodes: Sequence[str], leaves: Arrays) -> dict[str, Any]:
-    """Trees from leaves, one after the other.
+    """Trees from leaves, one after the other; the inverse of `leaves_of`.
 
     Args:
-      like: For each node a tree, or the structure of one.
+      like: For each node a tree, or the shapes of one.
       nodes: The nodes' names.
       leaves: What `leaves_of` gave.
     """
     found, at = {}, 0
     for node in nodes:
-        structure = like[node] if isinstance(like[node], jax.tree_util.PyTreeDef) else jax.tree.structure(like[node])
-        found[node] = jax.tree.unflatten(structure, leaves[at : at + structure.num_leaves])
-        at += structure.num_leaves
+        own, structure = jax.tree.flatten(like[node])
+        found[node] = structure.unflatten(map(wrapped_like, own, leaves[at : at + len(own)]))
+        at += len(own)
     return found
 
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ampjax.devices.random_keys import copy_leaf, is_key
 from ampjax.engine.executor_protocol import AnyStore
 from ampjax.errors import ParameterError
 
@@ -48,6 +49,9 @@ class OptimizerState:
         """
         self.take_over()
         now = self._store.opt_state
+        if not isinstance(states, Mapping):
+            fix = "Begin with `trainer.opt_state`, which has a tree for each name."
+            raise ParameterError("optimizer states", f"a tree by name, of {sorted(now)}", type(states).__name__, fix)
         changed = {name: _like(name, now, tree) for name, tree in states.items()}
         self._replace(now, changed)
 
@@ -116,7 +120,12 @@ def _like(name: str, now: Mapping[str, Any], tree: Any) -> Any:
     for one, other in zip(jax.tree.leaves(old), jax.tree.leaves(tree), strict=True):
         if np.shape(one) != np.shape(other):
             raise ParameterError(where, f"an array of shape {np.shape(one)}", f"{np.shape(other)}", "Keep the shapes.")
-    return jax.tree.map(lambda one, other: jnp.asarray(other, one.dtype), old, tree)
+        if is_key(one) != is_key(other):
+            kinds = ["random keys" if is_key(each) else "numbers" for each in (one, other)]
+            raise ParameterError(where, kinds[0], kinds[1], "Keep the kinds of its leaves.")
+        if not is_key(one) and np.asarray(other).dtype.kind in "OSU":
+            raise ParameterError(where, f"{one.dtype} numbers", f"{other!r:.60}", "Keep the kinds of its leaves.")
+    return jax.tree.map(lambda one, other: other if is_key(one) else jnp.asarray(other, one.dtype), old, tree)
 
 
 def _is_nothing(state: Any) -> bool:
@@ -124,8 +133,9 @@ def _is_nothing(state: Any) -> bool:
     return isinstance(state, tuple) and not state and type(state) is tuple
 
 
-def _read_only(array: Any) -> np.ndarray:
+def _read_only(array: Any) -> Any:
     """A copy that can't be written to: such a change would be lost."""
-    copy = np.array(array)
-    copy.flags.writeable = False
+    copy = copy_leaf(array)
+    if isinstance(copy, np.ndarray):
+        copy.flags.writeable = False
     return copy

@@ -103,12 +103,36 @@ def test_states_move_between_trainers(trainer):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), trainer.params, other.params)
 
 
+@pytest.mark.parametrize("place", PLACES)
+def test_random_keys_in_a_state_are_read_saved_and_moved(place, tmp_path):
+    noise = optax.chain(optax.add_noise(0.1, 0.5, jax.random.key(3)), optax.sgd(0.1))
+    trainer, other = (made(place, tx=noise) for _ in range(2))
+    trainer.accumulate(DATA)
+    trainer.save(tmp_path / "saved")
+    other.set_params(trainer.params)
+    other.opt_state = trainer.opt_state
+    trainer.accumulate(DATA)
+    other.accumulate(DATA)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), trainer.params, other.params)
+    after = trainer.params
+    trainer.restore(tmp_path / "saved")
+    trainer.accumulate(DATA)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), trainer.params, after)
+    with pytest.raises(ParameterError, match="expected random keys, got numbers"):
+        trainer.opt_state = jax.tree.map(lambda x: np.zeros(np.shape(x), np.float32), trainer.opt_state)
+    for each in (trainer, other):
+        each.close()
+
+
 def test_what_can_not_be_assigned_says_so():
     trainer = made()
     trainer.accumulate(DATA)
     before = trainer.opt_state
     with pytest.raises(ValueError, match="read-only"):
         trainer.opt_state["f0"].inner_state[0].mu[...] = 0
+    for states in (None, [before["f0"]], before["f0"]):
+        with pytest.raises(ParameterError, match=r"optimizer states: expected a tree by name, of \['f0', 'f1'\], got "):
+            trainer.opt_state = states
     with pytest.raises(
         ParameterError, match=r"optimizer state of `f9`: expected one of the names \['f0', 'f1'\], got another name"
     ):
@@ -119,6 +143,8 @@ def test_what_can_not_be_assigned_says_so():
         trainer.opt_state = {"f1": before["f0"], "f0": optax.adam(0.1).init(np.float32(1))}
     with pytest.raises(ParameterError, match=r"expected an array of shape \(\), got \(2,\)"):
         trainer.opt_state = {"f0": jax.tree.map(lambda x: np.zeros(2), before["f0"])}
+    with pytest.raises(ParameterError, match=r"expected int32 numbers, got 'fast'"):
+        trainer.opt_state = {"f0": jax.tree.map(lambda x: "fast", before["f0"])}
     jax.tree.map(np.testing.assert_array_equal, trainer.opt_state, before)
 
 
