@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.errors import DataError, GraphError, SameNumbersWarning
+from ampjax.errors import DataError, GraphError, ParameterError, SameNumbersWarning
 from ampjax.frontend.combinators.embeddings import AnyTable
 from ampjax.frontend.combinators.running_models import remember
 from ampjax.frontend.combinators.structures import Stacked
@@ -180,6 +180,7 @@ class Compiled:
         Raises:
           ParameterError: If a node's parameters are missing, or do not fit.
         """
+        _require_names("params", nodes, "trainer.params")
         return self._draft.params.original(nodes)
 
     def gradients(self, nodes: Mapping[str, tuple[Any, int]]) -> dict[str, Any]:
@@ -194,6 +195,7 @@ class Compiled:
         Raises:
           ParameterError: If a node's gradients are missing, or do not fit.
         """
+        _require_names("gradients", nodes, "trainer.gradients")
         return self._draft.params.gradients({name: grads for name, (grads, _) in nodes.items()})
 
     def node_params(self, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,6 +210,7 @@ class Compiled:
         Raises:
           ParameterError: If a key is missing, or its value has another structure or shape.
         """
+        _require_names("node_params", params, "compiled.params(trainer.params)")
         return self._draft.params.by_node(params)
 
     def explain(self, examples: Sequence[Any] | CompiledInstances = ()) -> ModelExplanation:
@@ -219,7 +222,8 @@ class Compiled:
         Returns:
           The explanation, which prints itself as tables.
         """
-        return explain_model(self.graph, self._draft, self.data(examples) if len(examples) else None)
+        is_none = isinstance(examples, list | tuple) and not examples
+        return explain_model(self.graph, self._draft, None if is_none else self.data(examples))
 
     def verify(
         self,
@@ -254,6 +258,7 @@ class Compiled:
         _require_some("verify", examples)
         examples = listed(examples)
         values = self.initial_params if params is None else params
+        _require_names("verify", values, "compiled.params(trainer.params)")
         values = {key: value.dense() if isinstance(value, Table) else value for key, value in values.items()}
         allowed = tolerance_for(narrowest_floats(self.graph)) if tolerance is None else tolerance
         with Reporter(progress) as reporter:
@@ -281,6 +286,7 @@ class Compiled:
           Exception: Whatever the model raises, as for a key that is not there.
         """
         _require_some("loss", instances)
+        _require_names("loss", params, "compiled.params(trainer.params)")
         losses = [self._model(params, self._typed(one, number)) for number, one in enumerate(listed(instances))]
         return jnp.sum(jnp.stack([loss[0] if isinstance(loss, tuple) else loss for loss in losses]))
 
@@ -319,11 +325,12 @@ def compile(model: Model, params: Mapping[str, Any], spec: Any, *, copies: int =
             "Name the parts.",
         )
     for key, value in params.items():
+        if not isinstance(key, str):
+            where = f"compile, params, `[{key!r}]`"
+            raise GraphError(where, "keys that are names", f"{key!r}", "Name the parts: nodes are called so.")
         refuse_state(f"compile, params, `[{key!r}]`", value)
     for path, leaf in jax.tree_util.tree_leaves_with_path(dict(params)):
         where, name = f"compile, params, `{jax.tree_util.keystr(path)}`", path[0].key
-        if not isinstance(name, str):
-            raise GraphError(where, "keys that are names", f"{name!r}", "Name the parts: nodes are called so.")
         if isinstance(leaf, AnyTable):
             if len(path) > 1:
                 fix = 'Make it the value of a key of its own: `{"embed": table, ...}`.'
@@ -353,8 +360,21 @@ def _require_some(method: str, instances: Any) -> None:
         raise _not_themselves(method, "what `compiled.data` made of them")
     if isinstance(instances, PlainSource):
         raise _not_themselves(method, "a data set that makes them, " + type(instances).__name__)
-    if hasattr(instances, "__len__") and not len(instances):
+    if not hasattr(instances, "__len__"):
+        raise _not_themselves(method, type(instances).__name__)
+    if not len(instances):
         raise DataError(f"{method}, instances", "at least one instance", "none", "Pass a list of instances.")
+
+
+def _require_names(method: str, trees: Any, source: str) -> None:
+    """Checks that these are trees by name.
+
+    Raises:
+      ParameterError: If not.
+    """
+    if not isinstance(trees, Mapping):
+        fix = f"Pass what `{source}` gives."
+        raise ParameterError(f"{method}, argument", "a tree for each name", type(trees).__name__, fix)
 
 
 def _not_themselves(method: str, got: str) -> DataError:

@@ -252,6 +252,8 @@ def parse(spec: Any) -> tuple[list[LeafSpec], Any]:
     Raises:
       GraphError: If a text is no type, or edges are over a dimension that is not one of a graph's nodes.
     """
+    if spec is None:
+        raise GraphError("spec", "types, such as `float32[n,11]`", "None", 'Write for example `{"words": "int32[t]"}`.')
     taken: set[str] = set()
 
     def spelled(part: Any) -> Any:

@@ -63,6 +63,9 @@ def check_params(params: Mapping[str, Any], given: Mapping[str, Any], tables: Co
     Raises:
       ParameterError: If a node is unknown, or a pytree does not fit or holds values that are not finite.
     """
+    if not isinstance(given, Mapping):
+        fix = "Begin with `trainer.params`."
+        raise ParameterError("parameters", "a tree for each name", type(given).__name__, fix)
     _require_known(params, given)
     of_tables = {node: _of_table(node, value) for node, value in given.items() if node in tables}
     others = {node: check_like(node, params[node], value) for node, value in given.items() if node not in tables}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -135,7 +135,10 @@ class Settings:
             fix = "0.135 is usual; 0 takes the last change for the velocity."
             raise SettingsError("setting `velocity_decay`", "a number in [0, 1)", f"{self.velocity_decay!r}", fix)
         one_of("gradient", self.gradient, ("mean", "sum"))
-        if isinstance(self.frozen, str) or not all(isinstance(name, str) for name in self.frozen):
+        for name in ("fuse", "compile_ahead", "check"):
+            one_of(name, getattr(self, name), (True, False))
+        is_collection = isinstance(self.frozen, Collection) and not isinstance(self.frozen, str | Mapping)
+        if not is_collection or not all(isinstance(name, str) for name in self.frozen):
             fix = 'Write `frozen=("embed",)`, also for one.'
             raise SettingsError("setting `frozen`", "names of nodes", f"{self.frozen!r}", fix)
         find_policy(self.policy)

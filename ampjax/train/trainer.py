@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import optax
 
 from ampjax.cluster.hosts.resources import Resources
 from ampjax.devices.allreduce import Device
+from ampjax.devices.random_keys import copy_leaf
 from ampjax.drivers.controller import ControllerLoop
 from ampjax.drivers.cost import Cost
 from ampjax.errors import HostDiedError, HostUnreachableError, SettingsError
@@ -122,8 +124,12 @@ class Trainer:
 
     @property
     def params(self) -> dict[str, Any]:
-        """Parameters by node name: a copy, as NumPy arrays; of a table in host memory all its rows."""
-        return {n: jax.tree.map(np.array, tree) for n, tree in self.session.executor.store.all_params.items()}
+        """Parameters by node name: a copy, as NumPy arrays; of a table in host memory all its rows. Assigning to it is `set_params`."""
+        return {n: jax.tree.map(copy_leaf, tree) for n, tree in self.session.executor.store.all_params.items()}
+
+    @params.setter
+    def params(self, params: Mapping[str, Any]) -> None:
+        self.set_params(params)
 
     def set_params(self, params: Mapping[str, Any]) -> None:
         """Replaces the parameters of some nodes; optimizer states stay.
@@ -315,8 +321,8 @@ class Trainer:
           RuntimeWarning: Once in a call each: if the training loss or parameters are not finite; in asynchronous mode, if a node has made
             fewer than two updates in an epoch, or its gradients were more than ten updates late in the mean. It says what to change.
         """
-        if epochs < 1:
-            raise SettingsError("fit, `epochs`", "at least 1", f"{epochs}", "Train for one epoch or more.")
+        _check_fit(epochs, trace)
+        own = [partial(self._call_back, callback) for callback in _callbacks(callbacks)]
         self._before_training()
         history = history if history is not None else History(settings=dict(label or {}))
         data, held_out = self.session.train_and_valid(train, valid)
@@ -327,7 +333,7 @@ class Trainer:
                 run.trace, run.reporter, run.stop_on_nan = trace, reporter, stop_on_nan
                 try:
                     with recorded(run, record, epochs, place), logged(run, update_log):
-                        await run.run(epochs, [partial(self._call_back, callback) for callback in callbacks])
+                        await run.run(epochs, own)
                     return history
                 except (HostDiedError, HostUnreachableError) as error:
                     if self.keeper is None or (self._hosted is not None and self._hosted.fleet.is_closed):
@@ -528,6 +534,31 @@ class Trainer:
             for stage in self.plan.stages
         ]
         return html_table(["stage", "kind", "worker", "nodes that run together"], rows, repr(self))
+
+
+def _check_fit(epochs: Any, trace: Any) -> None:
+    """Checks what `fit` is given beside data.
+
+    Raises:
+      SettingsError: If something can't be what it is to be.
+    """
+    if isinstance(epochs, bool) or not isinstance(epochs, Integral) or epochs < 1:
+        raise SettingsError("fit, `epochs`", "at least 1", f"{epochs!r}", "Train for one epoch or more.")
+    if trace is not None and not isinstance(trace, Trace):
+        raise SettingsError("fit, `trace`", "an `amp.Trace`", f"{trace!r:.80}", "Write `trace=amp.Trace()`.")
+
+
+def _callbacks(given: Any) -> list[Callback]:
+    """The callbacks of a fit.
+
+    Raises:
+      SettingsError: If they are no functions.
+    """
+    callbacks = list(given) if isinstance(given, Iterable) else None
+    if callbacks is None or not all(map(callable, callbacks)):
+        fix = "Write `callbacks=[function]`, also for one; it is called with the trainer and the epoch's record."
+        raise SettingsError("fit, `callbacks`", "a list of functions", f"{given!r:.80}", fix)
+    return callbacks
 
 
 # `fit` takes the arguments of `fit_async`: completion shows them.

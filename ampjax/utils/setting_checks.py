@@ -13,13 +13,18 @@ import numpy as np
 
 from ampjax.errors import SettingsError
 
+MOST = 2**63 - 1
+"""The largest integer that arrays of the scheduler's tables hold."""
+
 
 def at_least(name: str, value: Any, least: int) -> None:
     """Checks an integer setting.
 
     Raises:
-      SettingsError: If it is no integer, or less than `least`.
+      SettingsError: If it is no integer, less than `least`, or too large for an array.
     """
+    if isinstance(value, int) and value > MOST:
+        raise SettingsError(f"setting `{name}`", "an integer below 2^63", f"{value}"[:60], "Change the setting.")
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         fix = (
             "Change the setting."

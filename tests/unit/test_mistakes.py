@@ -21,6 +21,9 @@ from ampjax.errors import (
 from ampjax.sched.decisions.policy import POLICIES
 
 ROWS = 'Make a list of them: of columns, for example, `[{"x": x, "y": y} for x, y in zip(xs, ys)]`.'
+FROZEN = 'Write `frozen=("embed",)`, also for one.'
+DEVICES = "Pass for example `jax.devices()[:2]`."
+CALLBACKS = "Write `callbacks=[function]`, also for one; it is called with the trainer and the epoch's record."
 GOOD = {"x": np.float32(1), "label": np.float32(0)}
 
 WAITS = "before instance {} is admitted: expected messages that all find their partners, got some that wait for ever: "
@@ -112,6 +115,19 @@ MISTAKES = {
     "half a worker": setting("workers", 1.5, "an integer of at least 1"),
     "a truth value for a number": setting("max_dispatch_size", True, "an integer of at least 1"),
     "a negative seed": setting("seed", -1, "an integer of at least 0"),
+    "a seed that no array holds": setting("seed", 2**63, "an integer below 2^63"),
+    "an interval that no array holds": setting("min_update_interval", 2**64, "an integer below 2^63"),
+    "a text for a truth value": setting("check", "no", "one of [True, False]", "Choose one of these."),
+    "one name of a frozen node": setting("frozen", "f0", "names of nodes", FROZEN),
+    "frozen nodes that are no names": setting("frozen", 5, "names of nodes", FROZEN),
+    "whether each node is frozen": setting("frozen", {"f0": False}, "names of nodes", FROZEN),
+    "no devices": setting("devices", [], "a list of JAX's devices, at least one", DEVICES),
+    "a number of devices": setting("devices", 2, "a list of JAX's devices, at least one", DEVICES),
+    "a cost that is a number": (
+        lambda: trainer(cost=5),
+        SettingsError,
+        "setting `cost`: expected a function of the plan, got int. Pass for example `amp.FlopsCost`, or a function that makes a cost model.",
+    ),
     "no memory": setting("memory_limit", 0, "an integer of at least 1"),
     "an arena of one row": setting("arena_rows", 1, "an integer of at least 2"),
     "an unknown mode": setting("mode", "fast", "one of ['async', 'pipeline', 'sync']", "Choose one of these."),
@@ -168,6 +184,31 @@ MISTAKES = {
         lambda: trainer().fit([GOOD], epochs=0),
         SettingsError,
         "fit, `epochs`: expected at least 1, got 0. Train for one epoch or more.",
+    ),
+    "a text of epochs": (
+        lambda: trainer().fit([GOOD], epochs="3"),
+        SettingsError,
+        "fit, `epochs`: expected at least 1, got '3'. Train for one epoch or more.",
+    ),
+    "half an epoch": (
+        lambda: trainer().fit([GOOD], epochs=1.5),
+        SettingsError,
+        "fit, `epochs`: expected at least 1, got 1.5. Train for one epoch or more.",
+    ),
+    "no callbacks": (
+        lambda: trainer().fit([GOOD], callbacks=None),
+        SettingsError,
+        f"fit, `callbacks`: expected a list of functions, got None. {CALLBACKS}",
+    ),
+    "a callback that is no function": (
+        lambda: trainer().fit([GOOD], callbacks=[5]),
+        SettingsError,
+        f"fit, `callbacks`: expected a list of functions, got [5]. {CALLBACKS}",
+    ),
+    "a text for a trace": (
+        lambda: trainer().fit([GOOD], trace="file"),
+        SettingsError,
+        "fit, `trace`: expected an `amp.Trace`, got 'file'. Write `trace=amp.Trace()`.",
     ),
     "an open graph": (
         open_graph,
@@ -354,6 +395,11 @@ MISTAKES = {
         with_params({"linaer": PARAMS}),
         ParameterError,
         "parameters of `linaer`: expected one of the parameterised nodes ['linear'], got an unknown node. Use a node's name; `compiled.node_params` gives the parameters of a compiled model by node.",
+    ),
+    "parameters in a list": (
+        lambda: trainer(dense()).set_params([PARAMS]),
+        ParameterError,
+        "parameters: expected a tree for each name, got list. Begin with `trainer.params`.",
     ),
     "parameters of another structure": (
         with_params({"linear": {"w": PARAMS["w"]}}),

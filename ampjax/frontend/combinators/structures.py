@@ -30,8 +30,10 @@ class Ragged:
     sizes: np.ndarray
 
     def __post_init__(self):
+        _require_length("Ragged", self.values)
         sizes = np.asarray(self.sizes)
-        if sizes.ndim != 1 or (sizes < 0).any() or sizes.sum() != len(self.values):
+        are_integers = sizes.dtype.kind in "iu" or not sizes.size
+        if sizes.ndim != 1 or not are_integers or (sizes < 0).any() or sizes.sum() != len(self.values):
             expected = f"sizes of rows, at least 0, that add up to the {len(self.values)} values"
             raise DataError("Ragged", expected, f"{sizes.tolist()}"[:60], "Say how many values each row has.")
 
@@ -78,6 +80,17 @@ class Ragged:
 
     def __repr__(self) -> str:
         return f"Ragged({len(self)} rows of {int(np.sum(self.sizes))})"
+
+
+def _require_length(where: str, value: Any) -> None:
+    """Checks that a column has a first axis.
+
+    Raises:
+      DataError: If not.
+    """
+    if not hasattr(value, "__len__") or getattr(value, "ndim", 1) == 0:
+        expected = "arrays, with a row for each entry"
+        raise DataError(where, expected, type(value).__name__, "Put them together: `np.stack`, `np.concatenate`.")
 
 
 @jax.tree_util.register_dataclass
@@ -309,6 +322,8 @@ class Stacked(Sequence[Any]):
     columns: Any
 
     def __post_init__(self) -> None:
+        for leaf in self._leaves():
+            _require_length("Stacked", leaf)
         lengths = {len(leaf) for leaf in self._leaves()}
         if len(lengths) != 1:
             expected = "columns of one length, one entry for each instance"

@@ -15,6 +15,7 @@ from ampjax.devices.memory_budget import payload_budget
 from ampjax.drivers.controller import ControllerLoop
 from ampjax.drivers.cost import Cost
 from ampjax.engine.executor_protocol import AnyExecutor
+from ampjax.errors import SettingsError
 from ampjax.hosts.hosts import Hosts
 from ampjax.ir.graph import Graph
 from ampjax.numerics.check import warn_of_wrong_numbers
@@ -143,9 +144,12 @@ def make_session(
       NumericsWarning: Once in a process, if its kernels compute wrong numbers.
     """
     use_compilation_cache()
+    if cost is not None and not callable(cost):
+        fix = "Pass for example `amp.FlopsCost`, or a function that makes a cost model."
+        raise SettingsError("setting `cost`", "a function of the plan", type(cost).__name__, fix)
     s = settings if hosts is None else with_workers(settings, hosts)
     control = scheduler_settings(graph, s, tx)
-    available = list(devices) if devices is not None else jax.devices()
+    available = _available(devices)
     used = available[: min(s.workers, len(available))]
     warn_of_wrong_numbers("Trainer", used)
     executor: AnyExecutor
@@ -162,3 +166,17 @@ def make_session(
     pace = RealTime(s.run_ahead) if cost is None else VirtualTime(cost(plan), position)
     passes = PassRunner(scheduler, executor, pace, preparation.guard)
     return Session(s, controller, plan, scheduler, executor, orders, preparation, passes, position)
+
+
+def _available(devices: Sequence[Device] | None) -> list[Device]:
+    """The devices that workers may have.
+
+    Raises:
+      SettingsError: If some were given that are none.
+    """
+    if devices is None:
+        return jax.devices()
+    if not isinstance(devices, Sequence) or not devices or not all(isinstance(each, jax.Device) for each in devices):
+        fix = "Pass for example `jax.devices()[:2]`."
+        raise SettingsError("setting `devices`", "a list of JAX's devices, at least one", f"{devices!r:.80}", fix)
+    return list(devices)

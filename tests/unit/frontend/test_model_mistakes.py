@@ -654,6 +654,7 @@ FLOATS = "Put what is not trained into the instances, or let the model close ove
     [
         ([1.0], "compile, params: expected a dictionary, each of whose keys becomes a node, got list. Name the parts."),
         ({0: np.ones(2)}, f"compile, params, `[0]`: expected keys that are names, got 0. {NAMES}"),
+        (PARAMS | {0: np.ones(2)}, f"compile, params, `[0]`: expected keys that are names, got 0. {NAMES}"),
         (PARAMS | {"n": np.int32(3)}, f"compile, params, `['n']`: expected arrays of floats, got int32. {FLOATS}"),
         (
             PARAMS | {"n": "x"},
@@ -665,6 +666,29 @@ def test_parameters_that_are_none(params, told):
     with pytest.raises(GraphError) as caught:
         amp.compile(right, params, SPEC)
     assert_told(caught.value, told)
+
+
+def test_no_spec():
+    with pytest.raises(GraphError) as caught:
+        amp.compile(right, PARAMS, None)
+    assert_told(caught.value, "spec: expected types, such as `float32[n,11]`, got None. …")
+
+
+@pytest.mark.parametrize("wrong", [None, [1], 5])
+def test_what_a_compiled_model_is_given_in_place_of_trees_or_instances(wrong):
+    compiled = amp.compile(right, PARAMS, SPEC)
+    got = type(wrong).__name__
+    for name, use in {
+        "params": compiled.params,
+        "gradients": compiled.gradients,
+        "node_params": compiled.node_params,
+        "loss": lambda params: compiled.loss(params, [INSTANCE]),
+    }.items():
+        with pytest.raises(ParameterError, match=f"{name}, argument: expected a tree for each name, got {got}"):
+            use(wrong)
+    for use in (compiled.explain, lambda data: compiled.loss(PARAMS, data)):
+        with pytest.raises(DataError):
+            use(wrong)
 
 
 def test_a_model_with_other_arguments():
@@ -805,6 +829,12 @@ def test_an_element_that_an_instance_has_not():
             lambda: amp.Ragged(np.arange(1), np.array([2, -1])),
             "Ragged: expected sizes of rows, at least 0, that add up to the 1 values, got [2, -1]. …",
         ),
+        (
+            lambda: amp.Ragged(np.arange(3), [1.5, 1.5]),
+            "Ragged: expected sizes of rows, at least 0, that add up to the 3 values, got [1.5, 1.5]. …",
+        ),
+        (lambda: amp.Ragged(None, [1]), "Ragged: expected arrays, with a row for each entry, got NoneType. …"),
+        (lambda: amp.Stacked({"x": 1}), "Stacked: expected arrays, with a row for each entry, got int. …"),
         (lambda: amp.Ragged.of([1, 2]), "Ragged.of, row 0: expected a list or an array, got 1. Give a list of rows."),
         (
             lambda: amp.Tree.of((1, 2), leaf=lambda x: {"w": x}),

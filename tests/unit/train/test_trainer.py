@@ -995,3 +995,19 @@ def test_virtual_time_is_that_of_the_simulator():
 def test_a_run_that_takes_no_virtual_time_has_an_infinite_rate():
     history = amp.Trainer(mlp(), sgd(0.1), cost=lambda plan: lambda dispatch: 0).fit(mlp_data(4), **QUIET)
     assert history.epochs[0].train_per_s == np.inf and history.epochs[0].seconds == 0
+
+
+def test_parameters_are_assigned():
+    trainer = amp.Trainer(graphs.chain(2), optax.sgd(0.1))
+    trainer.params = {"f0": jax.tree.map(lambda x: x + 1, trainer.params["f0"])}
+    before = amp.Trainer(graphs.chain(2), optax.sgd(0.1)).params
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b + 1), trainer.params["f0"], before["f0"])
+    jax.tree.map(np.testing.assert_array_equal, trainer.params["f1"], before["f1"])
+
+
+def test_callbacks_of_a_generator_are_called_after_each_epoch():
+    called = []
+    trainer = amp.Trainer(graphs.chain(1), optax.sgd(0.1))
+    notes = (lambda trainer, epoch, i=i: called.append(i) for i in range(2))
+    trainer.fit(graphs.chain_data(2), epochs=2, callbacks=notes, progress=False)
+    assert called == [0, 1, 0, 1]
