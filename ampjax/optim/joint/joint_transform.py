@@ -72,7 +72,7 @@ class JointTransform:
           opt_state: The optimizer's state.
           sums: By role, the summed gradients of each of its copies.
           examples: A float scalar: the examples that they are summed over.
-          **extra: optax's extra arguments.
+          **extra: optax's extra arguments; `value`, the mean loss of the examples, becomes their sum where gradients are sums.
 
         Returns:
           New parameters by role, new values of unread leaves, and the new state.
@@ -83,6 +83,8 @@ class JointTransform:
         }
         params = self.form.whole(old, unread)
         gradient = self.form.whole(grads, {path: jnp.zeros_like(value) for path, value in unread.items()})
+        if self.wants_loss and all(kind == "sum" for _, kind in self.gradients):
+            extra["value"] = extra["value"] * examples
         step = optax.with_extra_args_support(self.tx)
         updates, opt_state = step.update(gradient, opt_state, params, **extra)
         changed = optax.apply_updates(params, updates)

@@ -21,7 +21,7 @@ def compiled(copies=1):
     return amp.compile(MODEL, parameters(0), SPEC, copies=copies)
 
 
-def wanted(name, size=2, epochs=1, tx=None) -> dict:
+def wanted(name, size=2, epochs=1, tx=None, gradient="mean") -> dict:
     """Parameters of plain optax training, in rounds of some examples in order."""
     tx = TRANSFORMS[name] if tx is None else tx
     step = optax.with_extra_args_support(tx)
@@ -30,8 +30,9 @@ def wanted(name, size=2, epochs=1, tx=None) -> dict:
     for _ in range(epochs):
         for i in range(0, len(EXAMPLES), size):
             part = EXAMPLES[i : i + size]
-            mean = lambda p, part=part: sum(MODEL(p, e) for e in part) / len(part)
-            loss, grads = jax.value_and_grad(mean)(params)
+            n = len(part) if gradient == "mean" else 1
+            minimised = lambda p, part=part, n=n: sum(MODEL(p, e) for e in part) / n
+            loss, grads = jax.value_and_grad(minimised)(params)
             updates, state = step.update(grads, state, params, value=loss)
             params = optax.apply_updates(params, updates)
     return params
@@ -64,6 +65,14 @@ def test_a_step_of_all_parameters_wherever_they_are(place, name):
             jax.tree.map(np.testing.assert_array_equal, copy, copies[0])
     finally:
         trainer.close()
+
+
+@pytest.mark.parametrize("gradient", ["mean", "sum"])
+def test_the_loss_that_a_transform_gets_is_the_one_whose_gradient_it_gets(gradient):
+    model, polyak = compiled(), optax.polyak_sgd(max_learning_rate=0.1)
+    trainer = amp.Trainer(model.graph, polyak, mode="pipeline", max_active_keys=2, gradient=gradient)
+    trainer.accumulate(model.data(EXAMPLES))
+    close(model.params(trainer.params), wanted("polyak", tx=polyak, gradient=gradient))
 
 
 def test_parameters_that_nothing_reads_decay_as_in_optax():
