@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-import numpy as np
 import optax
 
 from ampjax.devices.allreduce import Device
+from ampjax.devices.random_keys import on_host
 from ampjax.errors import GraphError
 from ampjax.hosts.hosted_executor import HostedExecutor
 from ampjax.hosts.hosted_groups import Together
@@ -67,7 +67,7 @@ def start_hosts(
     trained = optimizers(plan.graph, settings, tx)
     training = dict(trained.training)
     training |= {name: replace(training[name], table=table.without_rows()) for name, table in tables.items()}
-    start = jax.tree.map(np.asarray, initial_params(plan.graph, params, settings.seed))
+    start = jax.tree.map(on_host, initial_params(plan.graph, params, settings.seed))
     unread = start.pop(UNREAD, {})
     program = HostProgram(
         plan.graph,

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
+from ampjax.devices.random_keys import is_key
 from ampjax.engine.kernels.stage_program import ChainProgram, Program
 from ampjax.ir.parameter_dependence import Made, describe, needing_record
 from ampjax.jaxprs.min_cut import smallest_cut
@@ -258,7 +259,11 @@ def find_chain_residuals(program: ChainProgram, rows: RowTypes, params: Any) -> 
 def shapes_of(params: Any) -> Any:
     """A hashable description of a pytree of arrays, or of their shapes."""
     leaves, structure = jax.tree.flatten(params)
-    return structure, tuple((tuple(leaf.shape), jnp.result_type(leaf.dtype)) for leaf in map(_array, leaves))
+    return structure, tuple((tuple(leaf.shape), _dtype(leaf)) for leaf in map(_array, leaves))
+
+
+def _dtype(leaf: Any) -> Any:
+    return leaf.dtype if is_key(leaf) else jnp.result_type(leaf.dtype)
 
 
 def _array(leaf: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ampjax.devices.random_keys import on_host
 from ampjax.engine.executor_protocol import AnyStore
 from ampjax.engine.loss_metrics import loss_sum, metrics_of
 from ampjax.errors import GraphError
@@ -97,7 +98,7 @@ def holding(store: AnyStore, params: Mapping[str, Any]) -> Iterator[None]:
       store: The parameters.
       params: The others, by node.
     """
-    before = {node: jax.tree.map(np.asarray, store.params[node]) for node in params}
+    before = {node: jax.tree.map(on_host, store.params[node]) for node in params}
     try:
         for node, value in params.items():
             store.set_params(node, value)

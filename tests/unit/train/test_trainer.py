@@ -997,6 +997,41 @@ def test_a_run_that_takes_no_virtual_time_has_an_infinite_rate():
     assert history.epochs[0].train_per_s == np.inf and history.epochs[0].seconds == 0
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"tx": optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.1)), "mode": "pipeline"},
+        {"hosts": amp.Hosts(1, kind="threads")},
+    ],
+    ids=["async", "pipeline", "hosts"],
+)
+def test_parameters_with_random_keys_are_trained_read_set_and_saved(options, tmp_path):
+    with amp.Graph() as graph:
+        noisy = amp.ppt(
+            "noisy",
+            lambda p, x: p["w"] * x + jax.random.normal(p["key"]),
+            params={"w": np.float32(1), "key": jax.random.key(1)},
+        )
+        amp.loss("loss", lambda y: y**2)(noisy(amp.pump("x")))
+    data = amp.InstanceList([{"x": np.float32(i)} for i in range(3)])
+    trainer = amp.Trainer(graph, options.get("tx", optax.sgd(0.01)), **{k: v for k, v in options.items() if k != "tx"})
+    trainer.fit(data, epochs=1, progress=False)
+    params = trainer.params
+    assert params["noisy"]["w"] != 1 and params["noisy"]["key"] == jax.random.key(1)
+    before = trainer.evaluate(data)
+    noise = jax.random.normal(jax.random.key(1))
+    expected = np.mean([(params["noisy"]["w"] * i + noise) ** 2 for i in range(3)])
+    np.testing.assert_allclose(before["loss"], expected, rtol=1e-5)
+    trainer.save(tmp_path / "saved")
+    trainer.set_params({"noisy": {"w": np.float32(5), "key": jax.random.key(2)}})
+    assert trainer.evaluate(data, params=params) == before
+    assert trainer.params["noisy"]["key"] == jax.random.key(2)
+    trainer.restore(tmp_path / "saved")
+    assert trainer.evaluate(data) == before
+    trainer.close()
+
+
 def test_parameters_are_assigned():
     trainer = amp.Trainer(graphs.chain(2), optax.sgd(0.1))
     trainer.params = {"f0": jax.tree.map(lambda x: x + 1, trainer.params["f0"])}
