@@ -211,25 +211,40 @@ SMALLER_IS_BETTER = frozenset(
         "bpc",
         "bpd",
         "brier",
+        "ce",
         "cer",
+        "cost",
+        "crps",
         "crossentropy",
         "deviance",
+        "deviation",
         "distance",
         "divergence",
+        "eer",
         "entropy",
         "er",
         "err",
         "error",
         "errors",
+        "fid",
+        "hamming",
+        "hinge",
         "kl",
+        "kld",
         "loss",
         "losses",
         "mae",
         "mape",
+        "misclassified",
         "miss",
+        "mistakes",
         "mse",
+        "nelbo",
         "nll",
+        "nlpd",
         "nmse",
+        "nrmse",
+        "penalty",
         "perplexity",
         "ppl",
         "regret",
@@ -254,11 +269,16 @@ def falls(metric: str) -> bool:
       metric: The metric's name, such as `nll`, `valid_loss`, `word_error_rate` or `RMSE`.
 
     Returns:
-      True if one of the words in it is in `SMALLER_IS_BETTER`, or it contains `loss` or `error`.
+      True if one of the words in it (`valNLL` and `val_nll` have two) is in `SMALLER_IS_BETTER`, if it is a negative likelihood, or if it
+      contains `loss` or `error`.
     """
-    name = metric.lower()
+    name = re.sub("(?<=[a-z])(?=[A-Z])", "_", metric).lower()
     words = re.split(r"[^a-z]+", name)
-    return "loss" in name or "error" in name or "cross_entropy" in name or not SMALLER_IS_BETTER.isdisjoint(words)
+    contained = any(part in name for part in ("loss", "error", "cross_entropy", "bits_per"))
+    is_negated = ("neg" in words or "negative" in words) and not {"likelihood", "loglikelihood", "elbo"}.isdisjoint(
+        words
+    )
+    return contained or is_negated or not SMALLER_IS_BETTER.isdisjoint(words)
 
 
 def best(values: Iterable[float], metric: str, smallest: bool | None = None) -> float:

@@ -28,6 +28,17 @@ from ampjax.train.history import Epoch, History, best, falls, reaches
         "xent",
         "bpc",
         "kl",
+        "ce",
+        "valNLL",
+        "tokenNll",
+        "crossEntropy",
+        "negative_log_likelihood",
+        "neg_elbo",
+        "bits_per_char",
+        "hinge",
+        "misclassified",
+        "fid",
+        "cost",
     ],
 )
 def test_metrics_of_which_smaller_values_are_better(metric):
@@ -37,7 +48,23 @@ def test_metrics_of_which_smaller_values_are_better(metric):
 
 
 @pytest.mark.parametrize(
-    "metric", ["accuracy", "f1", "bleu", "auc", "recall", "mrr", "power", "answer", "r2", "werewolf"]
+    "metric",
+    [
+        "accuracy",
+        "f1",
+        "bleu",
+        "auc",
+        "recall",
+        "mrr",
+        "power",
+        "answer",
+        "r2",
+        "werewolf",
+        "log_likelihood",
+        "elbo",
+        "accuracyPerClass",
+        "precision",
+    ],
 )
 def test_metrics_of_which_larger_values_are_better(metric):
     assert not falls(metric)
