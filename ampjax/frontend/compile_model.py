@@ -46,6 +46,7 @@ from ampjax.frontend.rules import (
 from ampjax.frontend.shared_keys import lines_of_shared_draws, refuse_other_generators
 from ampjax.ir.graph import Graph
 from ampjax.ir.narrow_floats import narrowest_floats
+from ampjax.ir.ops.body_shapes import OF_THE_LOSS
 from ampjax.jaxprs.primitives import DRAWS, shape_text
 from ampjax.numerics.differences import Verification, tolerance_for
 from ampjax.sparse import Table
@@ -325,7 +326,7 @@ def compile(model: Model, params: Mapping[str, Any], spec: Any, *, copies: int =
             "Name the parts.",
         )
     for key, value in params.items():
-        if not isinstance(key, str):
+        if not isinstance(key, str) or not key:
             where = f"compile, params, `[{key!r}]`"
             raise GraphError(where, "keys that are names", f"{key!r}", "Name the parts: nodes are called so.")
         refuse_state(f"compile, params, `[{key!r}]`", value)
@@ -430,8 +431,10 @@ def _metrics_of(function: Traced, results: Sequence[Any]) -> list[tuple[int, str
         fix = "Is `return` missing? " * (not results) + fix
         raise GraphError(where, "a loss: one number", structure_text(structure), fix)
     for name, i in [("the loss", returned), *metrics.items()]:
-        if name == "loss":
-            raise GraphError(f"{where}, metrics", "other names than `loss`", "`loss`", "The loss is told anyway.")
+        if not isinstance(name, str) or not name:
+            raise GraphError(f"{where}, metrics", "names: texts", f"{name!r}", "Give each metric a name.")
+        if name in OF_THE_LOSS:
+            raise GraphError(f"{where}, metrics", f"other names than `{name}`", f"`{name}`", "The loss is told anyway.")
         if (
             not isinstance(i, int)
             or results[i].shape != ()

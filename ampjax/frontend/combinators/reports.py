@@ -11,6 +11,7 @@ from jax.core import ShapedArray
 
 from ampjax.errors import GraphError
 from ampjax.frontend.combinators.tracing import Call, as_array, as_arrays, bind, dimensions, trace, type_of, user_line
+from ampjax.ir.ops.body_shapes import OF_THE_LOSS
 from ampjax.jaxprs.primitives import shape_text
 
 
@@ -25,20 +26,25 @@ def metric(name: str, value: Any, count: Any = 1.0) -> None:
       count: What it counts for, such as 0 for elements that are not to be averaged.
 
     Raises:
-      GraphError: If one of the two is not a single number, or the name is `loss` or no name.
+      GraphError: If one of the two is not a single number, or the name is `loss`, `loss_sum` or no name.
     """
     _require_name("metric", name)
     if dimensions() is None:
         return
-    if name == "loss":
-        raise GraphError(user_line(), "another name than `loss`", "`loss`", "The loss is told anyway.")
-    numbers = [as_array(f"for the metric `{name}`", x).astype(jnp.float32) for x in (value, count)]
+    if name in OF_THE_LOSS:
+        raise GraphError(user_line(), f"another name than `{name}`", f"`{name}`", "The loss is told anyway.")
+    numbers = [as_array(f"for the metric `{name}`", x) for x in (value, count)]
     for x in numbers:
+        if jnp.iscomplexobj(x):
+            got = shape_text(type_of(x))
+            raise GraphError(
+                user_line(), f"one number for the metric `{name}`", got, "Tell its parts: `jnp.real(...)`."
+            )
         if x.shape != ():
             raise GraphError(
                 user_line(), f"one number for the metric `{name}`", shape_text(type_of(x)), "Sum or average it."
             )
-    bind(Call("metric", [], line=user_line(), options={"name": name}), numbers)
+    bind(Call("metric", [], line=user_line(), options={"name": name}), [x.astype(jnp.float32) for x in numbers])
 
 
 def output(name: str, value: Any) -> None:

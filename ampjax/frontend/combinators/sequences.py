@@ -200,7 +200,7 @@ def max(xs: Any) -> Any:
     Returns:
       What one element looks like, of its dtypes; for an empty sequence of integers the least that there is.
     """
-    return _reduced("max", xs, lambda x: jnp.max(jnp.asarray(x), 0, initial=least(x.dtype)))
+    return _reduced("max", xs, lambda x: jnp.max(jnp.asarray(x), 0, initial=least(jnp.result_type(x))))
 
 
 def logsumexp(xs: Any) -> Any:

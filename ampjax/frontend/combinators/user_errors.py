@@ -102,9 +102,12 @@ _WORDS = (
 """Words in errors of JAX's whose kind does not tell enough."""
 
 
+_PACKAGE = Path(__file__).parents[2]
+
+
 @contextmanager
 def in_users_words(keys: str) -> Iterator[None]:
-    """Raises JAX's errors about what can't be traced as ours, without the frames of JAX; and Python's about a key that is not there.
+    """Raises JAX's errors about what can't be traced as ours, without the frames of JAX; and Python's about a key that is not there, or what a combinator can't take.
 
     Args:
       keys: Which keys parameters and spec have.
@@ -126,6 +129,10 @@ def in_users_words(keys: str) -> Iterator[None]:
         if kind is None and "FlaxError" in names:
             told = str(error).partition(" (https:")[0].rstrip(".")
             raise GraphError(_line(error.__traceback__), "a call that flax accepts", told, "Mend the call.") from None
+        if kind is None and isinstance(error, TypeError | AttributeError) and _is_ours(error.__traceback__):
+            got = f"{type(error).__name__}: {error}".rstrip(".")
+            where = _line(error.__traceback__)
+            raise GraphError(where, "arguments that a combinator takes", got, "Mend the call.") from None
         if kind is None:
             raise
         raise GraphError(_line(error.__traceback__), *_HELP[kind]) from None
@@ -188,6 +195,18 @@ def _reader(jaxpr: Any, variable: Any) -> str:
             start += n
         return call.line
     return ""
+
+
+def _is_ours(traceback: TracebackType | None) -> bool:
+    """Whether the user's last call in a traceback is one of ampjax's functions."""
+    ours = False
+    while traceback is not None:
+        file = Path(traceback.tb_frame.f_code.co_filename)
+        if not is_library_file(str(file)) and "site-packages" not in file.parts:
+            after = traceback.tb_next
+            ours = after is not None and _PACKAGE in Path(after.tb_frame.f_code.co_filename).parents
+        traceback = traceback.tb_next
+    return ours
 
 
 def _line(traceback: TracebackType | None) -> str:

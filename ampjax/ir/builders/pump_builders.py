@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from numbers import Integral
 from typing import Any
 
 import jax
@@ -32,9 +33,16 @@ def pump(
       The pump's wire.
 
     Raises:
-      GraphError: If a field is called `instance`, or occurs twice, or JAX does not support the dtype now (such as `float64` outside its 64-bit
+      GraphError: If the name is no text, or the shape no integers; if a field is called `instance`, or occurs twice, or JAX does not support the dtype now (such as `float64` outside its 64-bit
         mode).
     """
+    if not isinstance(name, str):
+        raise GraphError("pump", "a name, a text", f"{name!r}", "Name it first, then give its shape.")
+    sizes = tuple(shape) if isinstance(shape, Iterable) else None
+    if sizes is None or not all(isinstance(n, Integral) and n >= 0 for n in sizes):
+        raise GraphError(
+            f"pump `{name}`, shape", "a tuple of integers", f"{shape!r}", "Write `shape=(3,)`, also for one."
+        )
     fields = tuple(fields)
     if "instance" in fields or len(set(fields)) != len(fields):
         raise GraphError(
@@ -43,7 +51,7 @@ def pump(
             f"{fields}",
             "Rename the field.",
         )
-    return add_with_one_output(Pump(WireType(tuple(shape), _held_dtype(name, dtype), fields, ragged)), (), name=name)
+    return add_with_one_output(Pump(WireType(sizes, _held_dtype(name, dtype), fields, ragged)), (), name=name)
 
 
 def topology(name: str) -> Wire:

@@ -41,8 +41,8 @@ def replicate(
     called = name or getattr(part, "name", None) or getattr(part, "__name__", "part").replace("<lambda>", "part")
     is_named = name is not None or isinstance(part, NodeBuilder)
     where = f"replicate `{called}`"
-    if n < 1:
-        raise GraphError(where, "n >= 1", f"n = {n}", "1 is no replication.")
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise GraphError(where, "n >= 1", f"n = {n!r}", "1 is no replication.")
     if n == 1:
         return part
     in_turn = route == "round_robin"

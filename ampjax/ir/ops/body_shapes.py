@@ -63,6 +63,10 @@ def init_shapes(node: Node, body: Body) -> Any:
         ) from error
 
 
+OF_THE_LOSS = ("loss", "loss_sum")
+"""What the trainer tells of every model: no metric can be called so."""
+
+
 def metric_parts(out: Any) -> tuple[Any, Mapping[str, Any]]:
     """Takes a loss body's result apart.
 
@@ -86,7 +90,7 @@ def metric_shapes(node: Node, out: Any) -> dict[str, bool]:
       By metric name, whether it is a pair (sum, count).
 
     Raises:
-      GraphError: If the loss is not a float scalar, or a metric is neither a scalar nor a pair of scalars.
+      GraphError: If the loss is not a float scalar, or a metric is neither a scalar nor a pair of scalars, or has no name of its own.
     """
     loss, metrics = metric_parts(out)
     if not hasattr(loss, "shape") or loss.shape != () or not jnp.issubdtype(loss.dtype, jnp.floating):
@@ -98,6 +102,9 @@ def metric_shapes(node: Node, out: Any) -> dict[str, bool]:
         )
     result = {}
     for name, value in metrics.items():
+        if not isinstance(name, str) or not name or name in OF_THE_LOSS:
+            expected = "names for the metrics: texts, and not `loss` or `loss_sum`, which are told anyway"
+            raise GraphError(f"node `{node.name}`", expected, f"{name!r}", "Rename it.")
         parts = value if isinstance(value, tuple) else (value,)
         if len(parts) > 2 or any(not hasattr(p, "shape") or p.shape != () for p in parts):
             raise GraphError(

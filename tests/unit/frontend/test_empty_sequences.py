@@ -11,6 +11,7 @@ from support.model_laws import Compiled64
 
 import ampjax as amp
 from ampjax.errors import DataError, GraphError
+from ampjax.frontend.combinators.sequences import least
 
 P = {"w": np.eye(2) * 0.7, "b": np.ones(2) * 0.3, "s": np.float64(1.5)}
 
@@ -336,3 +337,9 @@ def test_a_message_belongs_to_its_instance_where_the_first_has_none():
         instances = [{"n": np.zeros(n, int), "k": 1.0, "y": np.ones(2)} for n in (0, 1, 0, 2)]
         spec = {"n": "int32[n]", "k": "float64[]", "y": "float64[2]"}
         Compiled64(model, P, spec, instances).check_gradients()
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "uint8", "uint64", "bool", "float64"])
+def test_the_largest_of_numbers_as_numpy_makes_them(dtype):
+    assert int(amp.max(np.array([1, 0, 1], dtype))) == 1
+    assert amp.max(np.zeros(0, dtype)) == least(jnp.asarray(np.zeros(0, dtype)).dtype)

@@ -483,6 +483,47 @@ def metric_shape2(p, s):
     return loss(p["e"][s["k"]])
 
 
+@mistake(", `a_text_of_steps`: expected arguments that a combinator takes, got TypeError: …. Mend the call.")
+def a_text_of_steps(p, s):
+    return loss(amp.fori_loop("three", lambda i, h: h, p["e"][0]))  # <-
+
+
+@mistake(", `a_choice_between_values`: expected arguments that a combinator takes, got TypeError: …. Mend the call.")
+def a_choice_between_values(p, s):
+    return loss(amp.cond(True, p["e"][0], p["e"][1]))  # <-
+
+
+@mistake(", `no_sends`: expected arguments that a combinator takes, got TypeError: …. Mend the call.")
+def no_sends(p, s):
+    return loss(amp.sum(amp.propagate(None, None, s["x"])))  # <-
+
+
+@mistake(", `a_text_for_a_rate`: expected arguments that a combinator takes, got TypeError: …. Mend the call.")
+def a_text_for_a_rate(p, s):
+    return loss(amp.dropout(p["e"][0], "half"))  # <-
+
+
+@mistake("the model, metrics: expected names: texts, got 1. Give each metric a name.")
+def a_metric_with_a_number_for_a_name(p, s):
+    return right(p, s), {1: right(p, s)}
+
+
+@mistake(
+    ", `a_metric_called_like_the_sum_of_the_loss`: expected another name than `loss_sum`, got `loss_sum`. The loss is told anyway."
+)
+def a_metric_called_like_the_sum_of_the_loss(p, s):
+    amp.metric("loss_sum", right(p, s))  # <-
+    return right(p, s)
+
+
+@mistake(
+    ", `a_complex_metric`: expected one number for the metric `phase`, got complex64[]. Tell its parts: `jnp.real(...)`."
+)
+def a_complex_metric(p, s):
+    amp.metric("phase", 1j * right(p, s))  # <-
+    return right(p, s)
+
+
 @mistake("the model, metrics: expected other names than `loss`, got `loss`. The loss is told anyway.")
 def metric_loss_name(p, s):
     return loss(p["e"][s["k"]]), {"loss": 1.0}
@@ -654,6 +695,7 @@ FLOATS = "Put what is not trained into the instances, or let the model close ove
     [
         ([1.0], "compile, params: expected a dictionary, each of whose keys becomes a node, got list. Name the parts."),
         ({0: np.ones(2)}, f"compile, params, `[0]`: expected keys that are names, got 0. {NAMES}"),
+        (PARAMS | {"": np.ones(2)}, f"compile, params, `['']`: expected keys that are names, got ''. {NAMES}"),
         (PARAMS | {0: np.ones(2)}, f"compile, params, `[0]`: expected keys that are names, got 0. {NAMES}"),
         (PARAMS | {"n": np.int32(3)}, f"compile, params, `['n']`: expected arrays of floats, got int32. {FLOATS}"),
         (

@@ -82,6 +82,26 @@ def metric_not_scalar():
     amp.loss("loss", lambda x: (x.sum(), {"each": x}))(pump())
 
 
+def metric_called_loss():
+    amp.loss("loss", lambda x: (x.sum(), {"loss": x.sum()}))(pump())
+
+
+def metric_without_a_name():
+    amp.loss("loss", lambda x: (x.sum(), {1: x.sum()}))(pump())
+
+
+def pump_without_a_name():
+    amp.pump((3,))
+
+
+def pump_of_one_number():
+    amp.pump("x", 3)
+
+
+def copies_in_words():
+    amp.replicate(amp.npt("double", double), "2", "round_robin")
+
+
 # Ports, wires, loops, names.
 
 
@@ -514,6 +534,11 @@ MISTAKES = [
     (loss_not_scalar, "node `loss`: expected a scalar float loss, or (loss, {name: metric}), got float32[4]. Reduce the loss to one number per message, for example with `.mean()`."),
     (loss_of_integers, "node `loss`: expected a scalar float loss, or (loss, {name: metric}), got int32[]. Reduce the loss to one number per message, …"),
     (metric_not_scalar, "node `loss`, metric `each`: expected a scalar, or a pair (sum, count) of scalars, got float32[4]. Reduce it to one number per message."),
+    (metric_called_loss, "node `loss`: expected names for the metrics: texts, and not `loss` or `loss_sum`, which are told anyway, got 'loss'. Rename it."),
+    (metric_without_a_name, "node `loss`: expected names for the metrics: texts, and not `loss` or `loss_sum`, which are told anyway, got 1. Rename it."),
+    (pump_without_a_name, "pump: expected a name, a text, got (3,). Name it first, then give its shape."),
+    (pump_of_one_number, "pump `x`, shape: expected a tuple of integers, got 3. Write `shape=(3,)`, also for one."),
+    (copies_in_words, "replicate `double`: expected n >= 1, got n = '2'. 1 is no replication."),
     (unconnected_port, "node `add`, port y: expected a wire, got an unconnected port. Connect it before the graph is closed."),
     (unconnected_phi, "node `h`: expected inputs, got an unconnected phi. Call `h.connect(...)` before the graph is closed."),
     (two_wires_into_one_port, "node `double`, port x: expected one wire, got a second one, `x`, beside `x`. Join the two with a phi."),
