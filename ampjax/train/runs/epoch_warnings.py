@@ -90,7 +90,12 @@ def _late_gradients(session: Session) -> str:
 
 
 def _counted(session: Session) -> Iterator[tuple[str, NodeStats]]:
-    yield from session.passes.statistics.training.nodes.items()
+    """The nodes that are trained, and what has been counted of each."""
+    nodes = session.plan.graph.parameterised
+    frozen = session.settings.frozen
+    for name, own in session.passes.statistics.training.nodes.items():
+        if name not in nodes or nodes[name].role not in frozen:
+            yield name, own
 
 
 def _others(n: int) -> str:

@@ -44,6 +44,11 @@ def test_a_node_that_hardly_updates_is_told_with_an_interval_for_fifty_updates()
     )
 
 
+def test_a_frozen_node_need_not_update():
+    runs, data = trainer(min_update_interval=101, frozen=("embed", "out"))
+    assert told(lambda: runs.fit(data, epochs=2, progress=False)) == []
+
+
 def test_a_node_with_an_interval_of_its_own():
     def cell(p, s):
         return jnp.sum(amp.node("slow", min_update_interval=1000)(lambda h: jnp.tanh(h * p["w"]))(s) * p["v"])
