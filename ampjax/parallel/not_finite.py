@@ -22,6 +22,7 @@ from ampjax.parallel.equivalence.joined_batch import JoinedBatch
 from ampjax.parallel.id_watch import describe_outside
 from ampjax.parallel.planning.build_runner import RunnerSetup, Step
 from ampjax.parallel.planning.variable_plan import VariablePlan
+from ampjax.parallel.steps.synchronous_steps import DenseStep
 from ampjax.sparse.rewrite.outside_ids import OutsideIds
 from ampjax.sparse.rewrite.pulled_step import rewrite
 from ampjax.sparse.rewrite.unique_ids import unique_rows
@@ -58,12 +59,13 @@ def _cause(setup: RunnerSetup, plan: VariablePlan, step: Step, batch: Tree) -> s
     """Why the loss or a gradient of a batch is not finite on one device; empty if all are."""
     program = rewrite(setup.loss_fn, plan.program.params, batch, plan.program.axes)
     dense, _ = step.read()
+    kept = {} if isinstance(step, DenseStep) else step.homes.parts()  # here no rows of several variables are one table
     rows = {}
     inverse = {}
     for path, ids in program.ids(dense, batch).items():
         unique = unique_rows(np.asarray(ids), program.tables[path].shape[0])
         some = unique.ids if len(unique.ids) else np.zeros(1, np.int64)
-        rows[path] = np.asarray(step.tables[path][0].pull(some), program.tables[path].dtype)
+        rows[path] = np.asarray(kept[path].pull(some), program.tables[path].dtype)
         inverse[path] = unique.inverse
     args, structure = jax.tree.flatten((dense, rows, batch, inverse))
 

@@ -116,6 +116,15 @@ def test_wherever_variables_are(how):
         runner.run(BATCH)
 
 
+def test_of_tables_that_are_kept_as_one():
+    params = {f"t{k}": PARAMS["t"] for k in range(5)} | {"w": PARAMS["w"]}
+    loss = lambda p, b: jnp.mean(sum(p[f"t{k}"][b["ids"]] @ p["w"] for k in range(5)) * b["x"])
+    runner = px.get_runner(loss, params, optax.sgd(0.1), config=px.ParallaxConfig(alpha_threshold=2.0))
+    with pytest.raises(ParameterError, match="The cause: leaf `x` of the batch holds a number that is NaN"):
+        runner.run(BATCH | {"x": np.full(8, np.nan)})
+    assert len(runner.plan.program.members) == 1
+
+
 def test_a_row_without_a_finite_gradient():
     """Of the rows alone: the error is the table's."""
     loss = lambda p, b: jnp.mean(jnp.sqrt(jnp.abs(p["t"][b["ids"]] * b["m"][:, None]))) + p["w"].sum()
