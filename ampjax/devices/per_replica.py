@@ -103,14 +103,17 @@ def shard_of(leaf: jax.Array, replica: int) -> np.ndarray:
 
 
 def shapes_of(tree: Tree) -> Tree:
-    """Shapes, dtypes and shardings of a tree of arrays: enough to lower a program.
+    """Shapes, dtypes as JAX has them, and shardings of a tree of arrays: enough to lower a program.
 
     Args:
       tree: A pytree of arrays.
     """
-    return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None)), tree
-    )
+
+    def shape_of(leaf: Any) -> Any:
+        dtype = jax.dtypes.canonicalize_dtype(leaf.dtype, allow_extended_dtype=True)
+        return jax.ShapeDtypeStruct(leaf.shape, dtype, sharding=getattr(leaf, "sharding", None))
+
+    return jax.tree.map(shape_of, tree)
 
 
 def _one(leaf: Any) -> Any:

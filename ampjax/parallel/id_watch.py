@@ -93,15 +93,25 @@ class IdWatch:
 
 
 def describe_outside(found: OutsideId, table: str, batch: Tree) -> str:
-    """An id that is outside, in words, with the batch's leaf that has it: as it is, or counted from the end.
+    """An id that is outside, in words, as the batch's leaf has it; as it is read, if the program computes it.
 
     Args:
       found: The id.
       table: How the table is written for users.
       batch: The batch.
     """
-    wanted = [found.number, found.number - found.n_rows]
-    held = [path for path, leaf in by_path(batch).items() if not is_key(leaf) and np.isin(wanted, leaf).any()]
-    of_leaf = f" of leaf `{held[0]}`" if held else ""
+    leaves = list(by_path(batch).items())
+    given, of_leaf = found.number, ""
+    for path, leaf in (leaves[i] for i in found.leaves):
+        held = [] if is_key(leaf) else [number for number in _as_given(found) if np.isin(number, leaf)]
+        if held:
+            given, of_leaf = held[0], f" of leaf `{path}`"
+            break
     line = f" ({found.read.line})" if found.read.line else ""
-    return f"id {found.number}{of_leaf} is outside of `{table}`, which has {found.n_rows} rows{line}"
+    return f"id {given}{of_leaf} is outside of `{table}`, which has {found.n_rows} rows{line}"
+
+
+def _as_given(found: OutsideId) -> list[int]:
+    """What an id may have been before it was read: JAX counts negative ones from the end, and takes unsigned integers as signed ones."""
+    number = found.number
+    return [number] if number >= 0 else [number - found.n_rows, number, number + 2**32]

@@ -340,7 +340,7 @@ def _load_table(folders: Mapping[str, Path], like: Like) -> Table:
     for path, shape in like.shapes.items():
         saved = tuple(table_files.read_manifest(folders[path], shape=list)["shape"])
         if saved != shape:
-            fix = "Restore into a runner of the same model: a table has as many rows as when it was saved."
+            fix = "Restore into the same model: a table has as many rows as when it was saved."
             raise DataError(f"checkpoint `{folders[path].parent}`, table `{path}`", f"shape {shape}", f"{saved}", fix)
     each = [folders[path] for path in like.shapes]
     return Table.load_parts(each, like.rule, states=[like.states[path] for path in like.shapes], **like.settings)
@@ -378,8 +378,8 @@ def _check_dtypes(folder: Path, facts: Mapping[str, Any], params: Tree, tables: 
     for path, dtype in wanted.items():
         if found.get(path, str(dtype)) != str(dtype):
             fix = (
-                f"Restore it into parameters of {found[path]}; to go on in {dtype}, begin a new run with these, cast: "
-                "`get_runner(loss_fn, jax.tree.map(lambda leaf: leaf.astype(...), runner.params), ...)`."
+                f"Restore it into parameters of {found[path]}; to go on in {dtype}, begin a new run with its parameters, cast: "
+                "`jax.tree.map(lambda leaf: leaf.astype(...), params)`."
             )
             where = f"checkpoint `{folder}`, parameter `{path.removeprefix(_PARAMS)}`"
             raise DataError(where, f"{dtype}", found[path], fix)

@@ -33,12 +33,14 @@ class OutsideId(NamedTuple):
       number: The id.
       n_rows: How many ids there are along the axis that it counts.
       read: The read.
+      leaves: Leaves of the batch from which the id follows, by number.
     """
 
     path: str
     number: int
     n_rows: int
     read: Read
+    leaves: Sequence[int]
 
 
 class OutsideIds:
@@ -69,6 +71,8 @@ class OutsideIds:
         self._sites = list(dict(sorted(found.items())))
         self._inputs = [i for i, is_needed in enumerate(used) if is_needed]
         self._compiled = jax.jit(lambda inputs: eval_jaxpr(slim, constants, *inputs))
+        self._jaxpr = slim
+        self._n_params = len(traced.leaves)
         self._sizes = walk.sizes
 
     def __call__(self, inputs: Sequence[Any]) -> list[OutsideId]:
@@ -78,12 +82,20 @@ class OutsideIds:
           inputs: The leaves of parameters and batch; anything at sparse leaves and float parameters.
         """
         found = []
-        for site, numbers in zip(self._sites, self._compiled([inputs[i] for i in self._inputs]), strict=True):
+        for place, numbers in enumerate(self._compiled([inputs[i] for i in self._inputs])):
             array = np.asarray(numbers)
             if (outside := array[array != INSIDE]).size:
+                site = self._sites[place]
                 read = site[:-1]
-                found.append(OutsideId(self._paths[read], int(outside[0]), self._sizes[site], self._reads[read]))
+                of_read = self._paths[read], int(outside[0]), self._sizes[site], self._reads[read]
+                found.append(OutsideId(*of_read, self._leaves_of(place)))
         return found
+
+    def _leaves_of(self, place: int) -> list[int]:
+        """The leaves of the batch from which the ids of a read follow."""
+        _, used = partial_eval.dce_jaxpr(self._jaxpr, [i == place for i in range(len(self._jaxpr.outvars))])
+        needed = [i for i, is_needed in zip(self._inputs, used, strict=True) if is_needed]
+        return [i - self._n_params for i in needed if i >= self._n_params]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -65,7 +65,7 @@ def in_loops(params, batch):
 
 READS = {
     "indexed": (indexed, 40, "id 40 of leaf `ids` is outside of `t`, which has 30 rows .*no row gets a gradient"),
-    "from the end": (indexed, -31, "id -1 of leaf `ids` is outside of `t`"),
+    "from the end": (indexed, -31, "id -31 of leaf `ids` is outside of `t`"),
     "clipped": (clipped, 40, "id 40 of leaf `ids` is outside of `t`.*nearest row is read .* and gets the gradient"),
     "by pairs": (by_pairs, 40, "id 40 of leaf `ids` is outside of `stack`, which has 30 rows"),
     "in loops": (in_loops, 30, r"id 3[01] .*is outside of `t`, which has 30 rows \(test_id_watch.py:\d+\)"),
@@ -83,6 +83,18 @@ def test_an_id_outside_is_told_once(kind, kept):
     batch = a_batch(number)
     (message,) = told(runner, batch, a_batch(number - 5, number))
     assert re.search(text, message), message
+
+
+def test_the_leaf_is_the_one_from_which_the_id_follows():
+    """Other leaves may hold the same number, as ids of a longer table or as it is counted from the end."""
+
+    def loss(params, batch):
+        return jnp.mean(params["t"][batch["ids"]] @ params["w"]) + 0 * batch["a"].sum() + 0 * batch["size"].sum()
+
+    unsigned = np.array([0, 1, 2, 3, 4, 5, 6, 2**31 + 5], np.uint32)
+    for ids, number in ((a_batch(40)["ids"], 40), (a_batch(-31)["ids"], -31), (unsigned, 2**31 + 5)):
+        (message,) = told(make(loss), {"ids": ids, "a": np.r_[40, 10, -31, -1, 0, 0, 0, 0], "size": np.arange(8)})
+        assert f"id {number} of leaf `ids` is outside of `t`" in message
 
 
 def test_the_training_is_that_of_one_device():

@@ -67,7 +67,7 @@ CAUSES = {
         "all weights of `px.Weighted` add up to 0",
     ),
     "an id": (taken, {"ids": OUTSIDE}, r"id 99 of leaf `ids` is outside of `t`, which has 30 rows \(test_not_finite"),
-    "a negative id": (taken, {"ids": OUTSIDE - 80}, r"id -\d+ of leaf `ids` is outside of `t`, which has 30 rows"),
+    "a negative id": (taken, {"ids": OUTSIDE - 80}, r"id -\d\d of leaf `ids` is outside of `t`, which has 30 rows"),
     "an id in a branch": (in_branches, {"ids": OUTSIDE}, r"id 99 of leaf `ids` is outside of `t`"),
     "a logarithm": (
         guarded,
