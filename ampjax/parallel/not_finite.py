@@ -76,19 +76,20 @@ def _cause(setup: RunnerSetup, plan: VariablePlan, step: Step, batch: Tree) -> s
 
     closed = jax.make_jaxpr(results)(*args)
     flat = without_calls(*primitives.opened(closed))
-    labels = [*(f"parameter `{path}`" for path in by_path(dense)), *(f"a row of `{path}`" for path in rows)]
+    text = names(program.params)
+    labels = [*(f"parameter `{path}`" for path in by_path(dense)), *(f"a row of `{text[path]}`" for path in sorted(rows))]
     labels += [f"leaf `{path}` of the batch" for path in by_path(batch)]
     is_weighted = program.split_loss(batch).traced.is_weighted
-    text, is_written = _Values(flat, args).origin(labels, batch)
+    told, is_written = _Values(flat, args).origin(labels, batch)
     if is_written:  # a read gives NaN for ids outside of a table
         split = program.split_loss(batch)
         inputs = [None] * len(split.traced.leaves) + jax.tree.leaves(batch)
         outside = [found for found in OutsideIds(split)(inputs) if found.read.mode == "fill"]
         if outside:
-            return describe_outside(outside[0], names(program.params)[outside[0].path], batch)
-    if is_weighted and text == _NO_WEIGHT:
+            return describe_outside(outside[0], text[outside[0].path], batch)
+    if is_weighted and told == _NO_WEIGHT:
         return "all weights of `px.Weighted` add up to 0"
-    return text
+    return told
 
 
 # ---- the operation ---------------------------------------------------------------------------------------------------

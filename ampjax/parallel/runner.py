@@ -7,6 +7,7 @@ what users hold; what happens in which order is `Training`'s.
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ampjax.errors import AmpError
+from ampjax.errors import AmpError, IdWarning
 from ampjax.parallel import runner_files
 from ampjax.parallel.config.partitioner import Partitioner
 from ampjax.parallel.evaluation import Evaluation, Evaluator
@@ -203,8 +204,11 @@ class Runner:
         Raises:
           SettingsError: Before the first batch.
           DataError: If the batch is nothing that JAX takes.
+
+        Warns:
+          IdWarning: If an id is outside of its table, as `run` does.
         """
-        return self._evaluator.evaluate(joined_batch(batch, self.setup.config.shared))
+        return self._evaluator.evaluate(self._joined(batch))
 
     def gradients(self, batch: Tree) -> dict[str, Any]:
         """Computes the gradients of a batch's loss without a step, as `evaluate` computes the loss.
@@ -218,8 +222,11 @@ class Runner:
         Raises:
           SettingsError: As `evaluate`.
           DataError: As `evaluate`.
+
+        Warns:
+          IdWarning: As `evaluate`.
         """
-        return self._evaluator.gradients(joined_batch(batch, self.setup.config.shared))
+        return self._evaluator.gradients(self._joined(batch))
 
     def apply(self, function: Callable[[Tree, Tree], Tree], batch: Tree) -> Tree:
         """Computes any function of the parameters and a batch, such as predictions.
@@ -256,6 +263,13 @@ class Runner:
           DataError: If ids are no integers, or outside.
         """
         return self._evaluator.rows(name, ids)
+
+    def _joined(self, batch: Tree) -> Tree:
+        """A batch of the loss function as one; the user is told of ids outside of their tables."""
+        joined = joined_batch(batch, self.setup.config.shared)
+        if told := self._training.built.ids.look([joined]):
+            warnings.warn(told, IdWarning, stacklevel=3)
+        return joined
 
     @property
     def _evaluator(self) -> Evaluator:

@@ -97,6 +97,15 @@ def test_the_leaf_is_the_one_from_which_the_id_follows():
         assert f"id {number} of leaf `ids` is outside of `t`" in message
 
 
+@pytest.mark.parametrize("call", ["evaluate", "gradients"])
+def test_without_a_step_an_id_is_told_too(call):
+    runner = make(indexed)
+    runner.run(a_batch())
+    with pytest.warns(IdWarning, match="id 40 of leaf `ids` is outside of `t`") as heard:
+        getattr(runner, call)({"ids": np.r_[0, 40, 3], "size": np.arange(3)})
+    assert heard[0].filename == __file__
+
+
 def test_the_training_is_that_of_one_device():
     runner = make(indexed)
     with pytest.warns(IdWarning):

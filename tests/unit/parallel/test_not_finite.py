@@ -125,6 +125,16 @@ def test_of_tables_that_are_kept_as_one():
     assert len(runner.plan.program.members) == 1
 
 
+def test_the_table_whose_row_is_not_finite_is_named():
+    """The step before made it infinite: tables in a list are not in the order of their names."""
+    params = [PARAMS["t"]] * 11
+    loss = lambda p, b: jnp.mean(sum((1e6 if k == 2 else 1) * p[k][b["ids"]].sum(1) for k in range(11)))
+    runner = px.get_runner(loss, params, optax.sgd(1e35), config=px.ParallaxConfig(alpha_threshold=2.0))
+    runner.run(BATCH)
+    with pytest.raises(ParameterError, match="The cause: a row of `2` holds a number that is infinite"):
+        runner.run(BATCH)
+
+
 def test_a_row_without_a_finite_gradient():
     """Of the rows alone: the error is the table's."""
     loss = lambda p, b: jnp.mean(jnp.sqrt(jnp.abs(p["t"][b["ids"]] * b["m"][:, None]))) + p["w"].sum()
