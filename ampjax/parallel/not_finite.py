@@ -77,7 +77,10 @@ def _cause(setup: RunnerSetup, plan: VariablePlan, step: Step, batch: Tree) -> s
     closed = jax.make_jaxpr(results)(*args)
     flat = without_calls(*primitives.opened(closed))
     text = names(program.params)
-    labels = [*(f"parameter `{path}`" for path in by_path(dense)), *(f"a row of `{text[path]}`" for path in sorted(rows))]
+    labels = [
+        *(f"parameter `{path}`" for path in by_path(dense)),
+        *(f"a row of `{text[path]}`" for path in sorted(rows)),
+    ]
     labels += [f"leaf `{path}` of the batch" for path in by_path(batch)]
     is_weighted = program.split_loss(batch).traced.is_weighted
     told, is_written = _Values(flat, args).origin(labels, batch)
