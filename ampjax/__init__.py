@@ -8,6 +8,8 @@ from ampjax.numerics import guard as _guard  # before JAX makes its first array:
 # isort: split
 from ampjax import nn
 from ampjax.drivers.cost import FlopsCost, Stragglers
+from ampjax.frontend.batched import Batched, vmap
+from ampjax.frontend.batches.batch import Batch
 from ampjax.frontend.combinators.branches import cond, read, switch, while_loop
 from ampjax.frontend.combinators.embeddings import look_up
 from ampjax.frontend.combinators.graph_combinators import Edges, propagate
@@ -61,6 +63,8 @@ from ampjax.train.trainer import Trainer
 from ampjax.tuning.tune import tune
 
 __all__ = [
+    "Batch",
+    "Batched",
     "ClusterCost",
     "Compiled",
     "Edges",
@@ -144,6 +148,7 @@ __all__ = [
     "tune",
     "ungroup",
     "verify",
+    "vmap",
     "wavefront",
     "while_loop",
 ]

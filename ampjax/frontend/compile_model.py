@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, overload
 
 import jax
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import DataError, GraphError, ParameterError, SameNumbersWarning
+from ampjax.frontend.batched import Batched
 from ampjax.frontend.combinators.embeddings import AnyTable
 from ampjax.frontend.combinators.running_models import remember
 from ampjax.frontend.combinators.structures import Stacked
@@ -97,7 +98,7 @@ class Compiled:
     """
 
     def __init__(self, model: Model, params: Mapping[str, Any], spec: Any, copies: int = 1):
-        self._model, self.initial_params = model, params
+        self._model, self._spec, self.initial_params = model, spec, params
         self._leaves, structure = parse(spec)
         self._structure = structure
         low = Lowering(params, _RULES)
@@ -132,6 +133,11 @@ class Compiled:
         self.graph: Graph = low.draft.build(copies)
         # A traced program can't travel to another process, but the model can, and is traced there again.
         self.graph.remake = partial(_graph_of, model, params, spec, copies)
+
+    @cached_property
+    def batched(self) -> Batched:
+        """The model as one function of parameters and a batch of examples, as `amp.vmap` makes it."""
+        return Batched(self._model, self._spec, self.initial_params)
 
     @overload
     def data(self, instances: Sequence[Any] | CompiledInstances, *, labels: bool = True) -> CompiledInstances: ...

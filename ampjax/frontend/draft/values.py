@@ -125,7 +125,7 @@ class Elements:
     @property
     def element(self) -> Value:
         """What is known of an element."""
-        if not isinstance(self._element, Constant | OfParams | Static | Computed | Elements):
+        if callable(self._element):
             self._element = self._element()
         return self._element
 

@@ -35,7 +35,7 @@ def take(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
     for xs in sequences:
         assert isinstance(xs, Elements)
         number = _number_in(xs.space, place)
-        low.draft.checks.append(lambda data, s=xs.space, n=number: _check_taken(data, region, s, n, call.line))
+        low.draft.checks.append(lambda data, s=xs.space, n=number: check_taken(data, region, s, n, call.line))
         source = xs.source if region.is_known else None
         original, row = xs if source is None else source.elements, _row_in(xs.space, source, number)
         element = original.element
@@ -129,7 +129,7 @@ def _row_in(
     return lambda data: source.elements.space.starts(data)[source.rows(data)] + number(data)
 
 
-def _check_taken(data: Any, region: Region, space: IndexSpace, number: Callable[[Any], np.ndarray], line: str) -> None:
+def check_taken(data: Any, region: Region, space: IndexSpace, number: Callable[[Any], np.ndarray], line: str) -> None:
     """Checks that the elements that are taken are there, wherever they are taken."""
     at, n, rows = number(data), space.lengths(data), region.rows(data)
     is_missing = (at < 0) | (at >= n)

@@ -1,0 +1,1 @@
+"""How each combinator becomes steps of a program over rows."""

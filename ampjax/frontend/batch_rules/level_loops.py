@@ -1,0 +1,162 @@
+"""Loops whose levels the host knows: all rows that wait for equally many others are computed together, level after level, by `jax.lax.scan`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from ampjax.frontend.batches.programs_of_rows import Block, Room, Rows, Run, Slot, View, taken
+from ampjax.frontend.batches.row_lowering import Body, Loop, RowLowering, Value
+from ampjax.frontend.batches.row_tables import Frame, RowTables, rounded
+from ampjax.frontend.draft.index_spaces import IndexSpace
+from ampjax.frontend.draft.values import Constant, Elements, Static
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What a loop takes from level to level.
+
+    Args:
+      inside: What the loop's body sees.
+      before: What it is before the first level.
+      after: What it is after a level.
+      last: What is seen of it after the loop.
+    """
+
+    inside: Rows
+    before: Rows
+    after: Rows
+    last: Rows
+
+
+def loop(
+    body: Body,
+    frame: Frame,
+    carry: Sequence[tuple[Value, Any]],
+    step: Callable[[Block, Sequence[Rows]], tuple[list[Rows], list[tuple[Room, Value, Any]]]],
+) -> tuple[list[View], list[Value]]:
+    """Adds a loop over the levels of a frame.
+
+    Args:
+      body: Where.
+      frame: The frame.
+      carry: What it takes from level to level: values before it, as rows of the body's room, and their types.
+      step: Adds the steps of a level to a block: from what is carried to what that is after the level, and to what each level gives: its room,
+        the value and its type.
+
+    Returns:
+      What is carried out, and for what each level gives, all levels' values.
+    """
+    low = body.low
+    made = low.loops[frame] = Loop(frame)
+    made.block.outer = body.block
+    before = [body.rows(value, kind) for value, kind in carry]
+    inside = [Rows(rows.aval, rows.room) for rows in before]
+    made.block.give(inside)
+    after, given = step(made.block, inside)
+    outputs: list[Rows] = []
+    seen: list[Rows] = []
+    results: list[Value] = []
+    for room, value, kind in given:
+        results.append(_of_all_levels(Body(low, made.block, room), value, kind, outputs, seen))
+    last = [Rows(rows.aval, body.bare()) for rows in before]
+    assert frame.space is not None
+    there = low.room(frame, frame.space).there
+    run = _LevelLoop(low, made, there, (before, inside, after), (outputs, seen))
+    body.block.add([*last, *seen], run)
+    return [View(rows, body.space) for rows in last], results
+
+
+def _of_all_levels(body: Body, value: Value, kind: Any, outputs: list[Rows], seen: list[Rows]) -> Value:
+    """A level's value as it is seen after the loop: rows of all levels."""
+    if isinstance(value, Static | Constant):
+        return as_column(body, value, kind)
+    if isinstance(value, Elements):
+        inner = body.inside(value.space)
+        element = _of_all_levels(inner, value.element, element_type(kind), outputs, seen)
+        return Elements(value.space, element)
+    rows = body.rows(value, kind)
+    out = Rows(rows.aval, body.bare())
+    outputs.append(rows)
+    seen.append(out)
+    return View(out, body.space)
+
+
+def element_type(kind: Any) -> Any:
+    """The type of a sequence's element."""
+    return jax.ShapeDtypeStruct(kind.shape[1:], kind.dtype)
+
+
+def as_column(body: Body, value: Value, kind: Any) -> Static:
+    """A static value, or a constant, as a column of a room's space."""
+    return Static(body.low.host.column(value, body.region, kind))
+
+
+@dataclass(frozen=True, eq=False)
+class _LevelLoop:
+    """A loop, when it runs."""
+
+    low: RowLowering
+    made: Loop
+    there: Slot
+    carried: tuple[Sequence[Rows], Sequence[Rows], Sequence[Rows]]
+    given: tuple[Sequence[Rows], Sequence[Rows]]
+
+    def __call__(self, run: Run) -> list[Any]:
+        before, inside, after = self.carried
+        outputs, seen = self.given
+        start = [run.get(rows) for rows in before]
+        n_levels, *shape = run.slots[self.there].shape
+        if not n_levels or 0 in shape:
+            return [*start, *(run.zeros(rows) for rows in seen)]
+        frame = self.made.frame
+        tables = {slot: run.slots[slot] for slot in self.low.slots if frame in slot.frame.around()}
+        early = [read for read in self.made.reads if _is_read_once(run, read)]
+        late = [read for read in self.made.reads if read not in early]
+        rows = [taken(run.get(source), tables[slot]) for _, source, slot in early]
+
+        def level(carry: Any, given: Any) -> tuple[Any, Any]:
+            own, read = given
+            each = run.inner(dict(zip(tables, own, strict=True)))
+            each.put(inside, carry)
+            each.put([out for out, _, _ in early], read)
+            each.put([out for out, _, _ in late], [taken(run.get(x), each.slots[slot]) for _, x, slot in late])
+            self.made.block.run(each)
+            return [each.get(x) for x in after], [each.get(x) for x in outputs]
+
+        last, stacked = jax.lax.scan(level, start, ([*tables.values()], rows))
+        return [*last, *(x.reshape(-1, *x.shape[2:]) for x in stacked)]
+
+
+def _is_read_once(run: Run, read: tuple[Rows, Rows, Slot]) -> bool:
+    """Whether about as many rows are read in all levels as there are, so that they are best read before the loop."""
+    _, source, slot = read
+    return run.slots[slot].size <= 2 * len(run.get(source))
+
+
+def side_by_side(body: Body, space: IndexSpace, reverse: bool) -> Frame:
+    """The frame of a loop through sequences, all in step: at each level, an element of each row's sequence that is long enough.
+
+    Args:
+      body: Where the loop is.
+      space: The elements' space.
+      reverse: Whether it goes from the last element to the first.
+    """
+    frame, around = body.room.frame, body.space
+
+    def levels(tables: RowTables) -> np.ndarray:
+        rows, data = tables.rows(frame, around), tables.data
+        sizes = np.zeros(rows.shape, np.int64)
+        sizes[rows >= 0] = space.lengths(data)[rows[rows >= 0]]
+        starts = np.zeros(rows.shape, np.int64)
+        starts[rows >= 0] = space.starts(data)[rows[rows >= 0]]
+        sizes, starts = sizes[..., None, :], starts[..., None, :]
+        level = np.arange(rounded(int(sizes.max(initial=0))))[:, None]
+        number = sizes - 1 - level if reverse else level + np.zeros_like(sizes)
+        return np.where(level < sizes, starts + number, -1)
+
+    return Frame(frame, space, levels, around)

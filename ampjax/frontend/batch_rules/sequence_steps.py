@@ -1,0 +1,149 @@
+"""How combinators over sequences become steps: rows of an inner space, loops over levels, reads by number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.errors import GraphError
+from ampjax.frontend.batch_rules.level_loops import as_column, loop, side_by_side
+from ampjax.frontend.batches.programs_of_rows import Block, Rows, Run, View, along, as_typed, taken
+from ampjax.frontend.batches.row_lowering import Body, Value, is_static
+from ampjax.frontend.combinators.tracing import Call
+from ampjax.frontend.draft.index_spaces import Column
+from ampjax.frontend.draft.values import Constant, Elements, Static, Wanted
+from ampjax.frontend.rules import sequence_rules, take_rules
+
+
+def scan(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
+    """Without a carry rows of the elements' space; with one, a loop in which all sequences go on in step."""
+    (step,), (n_closed,), k = call.functions, call.n_closed, call.options["n_carry"]
+    xs = sequences(body, operands[n_closed + k :])
+    closed, init = operands[:n_closed], operands[n_closed : n_closed + k]
+    space = sequence_rules.elements_space(xs, call)
+    rows: list[Value] = [x.element for x in xs]
+    types = [variable.aval for variable in step.jaxpr.outvars]
+    if not k:
+        inner = body.inside(space)
+        results = body.guarded(inner.room, lambda inside: inside.run(step, [*closed, *rows]))
+        return [Elements(space, of_each(inner, value, kind)) for value, kind in zip(results, types, strict=True)]
+    frame = side_by_side(body, space, call.options["reverse"])
+    low = body.low
+
+    def level(block: Block, inside: Sequence[Rows]) -> Any:
+        around = Body(low, block, body.room)
+        plain = low.room(frame, space)
+        mask = Rows(jax.ShapeDtypeStruct((), np.bool_), plain)
+        outer = body.room.mask
+
+        def counts(run: Run) -> list[Any]:
+            own = jnp.asarray(run.slots[plain.there])
+            return [own if outer is None else own & run.get(outer)]
+
+        block.add([mask], counts)
+        each = around.at(low.room(frame, space, mask, body.room.is_known))
+        carry = [View(x, body.space) for x in inside]
+        results = each.guarded(each.room, lambda there: there.run(step, [*closed, *carry, *rows]))
+        after = []
+        for old, value, kind in zip(inside, results, types, strict=False):
+            new = each.rows(value, kind)
+            after.append(chosen(block, mask, new, old))
+        return after, [(each.room, value, kind) for value, kind in zip(results[k:], types[k:], strict=True)]
+
+    last, ys = loop(body, frame, list(zip(init, types, strict=False)), level)
+    return [*last, *(Elements(space, y) for y in ys)]
+
+
+def chosen(block: Block, mask: Rows, new: Rows, old: Rows) -> Rows:
+    """Rows of one array where a mask holds, else of another one.
+
+    Args:
+      block: Where they are chosen.
+      mask: The mask.
+      new: Rows where it holds.
+      old: The others.
+    """
+    out = Rows(old.aval, old.room)
+
+    def compute(run: Run) -> list[Any]:
+        values = as_typed(run.get(new), old.aval)
+        return [jnp.where(along(run.get(mask), values), values, run.get(old))]
+
+    block.add([out], compute)
+    return out
+
+
+def of_each(inner: Body, value: Value, kind: Any) -> Value:
+    """What a function gave for each element: rows, a column, or a sequence."""
+    if isinstance(value, Constant):
+        return as_column(inner, value, kind)
+    if isinstance(value, View) and value.rows.room is None:
+        return View(inner.rows(value, kind), inner.space)
+    return value
+
+
+def sequences(body: Body, values: Sequence[Value]) -> list[Value]:
+    """Sequences as those of a room's space."""
+    return [body.low.copied(x, body.space) if isinstance(x, Elements) else x for x in values]
+
+
+def count(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
+    """The numbers of so many elements: a space of its own."""
+    return sequence_rules.count(body.low.host, call, operands, body.region, Wanted({0}))
+
+
+def length(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
+    """How many elements each row has: known from the example."""
+    return sequence_rules.length(body.low.host, call, sequences(body, operands), body.region, Wanted({0}))
+
+
+def take(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
+    """One element of each sequence: read by its row's number, which the host knows; or by one that is computed."""
+    at, *given = operands
+    xs = sequences(body, given)
+    space = sequence_rules.elements_space(xs, call)
+    if not is_static(at):
+        return [_taken_by_value(body, at, x, kind) for x, kind in zip(xs, call.results, strict=True)]
+    low, region = body.low, body.region
+    place = low.host.column(at, region, jax.ShapeDtypeStruct((), np.int64))
+
+    def number(data: Any) -> np.ndarray:
+        own, n = place.of(data).astype(np.int64), space.lengths(data)
+        return np.where(own < 0, own + n, own)
+
+    if region.is_known:
+        low.host.draft.checks.append(lambda data: take_rules.check_taken(data, region, space, number, call.line))
+
+    def origin(data: Any) -> np.ndarray:
+        return space.starts(data) + number(data)
+
+    way = ("take", at)
+    return [low.value_at(x.element, space, body.space, origin, way) for x in xs if isinstance(x, Elements)]
+
+
+def _taken_by_value(body: Body, at: Value, xs: Value, kind: Any) -> Value:
+    """An element whose number is computed."""
+    assert isinstance(xs, Elements)
+    space = xs.space
+    if isinstance(xs.element, Elements):
+        fix = "Take it by a number that follows from the example, or take from each inner sequence in a `map`."
+        raise GraphError("take", "an element of a sequence of arrays", "one of a sequence of sequences", fix)
+    values = body.inside(space).rows(xs.element, kind)
+    number = body.rows(at, jax.ShapeDtypeStruct((), np.int32))
+    sizes = Static(Column(body.space, lambda data: space.lengths(data)))
+    n = body.rows(sizes, jax.ShapeDtypeStruct((), np.int32))
+    parents, out = body.parents(space), Rows(kind, body.bare())
+
+    def compute(run: Run) -> list[Any]:
+        own, size = run.get(number), run.get(n)
+        first = jnp.searchsorted(jnp.asarray(run.slots[parents]), jnp.arange(len(own)))
+        place = jnp.clip(jnp.where(own < 0, own + size, own), 0, jnp.maximum(size - 1, 0))
+        every = run.get(values)
+        return [taken(every, jnp.clip(first + place, 0, max(len(every) - 1, 0)))]
+
+    body.block.add([out], compute)
+    return View(out, body.space)

@@ -1,0 +1,60 @@
+"""Loops that a computed value ends: rounds for all rows, of which a mask says which still go on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ampjax.errors import GraphError
+from ampjax.frontend.batch_rules.choice_steps import masked
+from ampjax.frontend.batch_rules.sequence_steps import chosen
+from ampjax.frontend.batches.programs_of_rows import Block, Rows, Run, View
+from ampjax.frontend.batches.row_lowering import Body, Value
+from ampjax.frontend.combinators.tracing import Call
+from ampjax.frontend.draft.values import Elements
+
+
+def while_loop(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
+    """So many rounds as there can be at most; those that nobody needs are left out."""
+    (test, turn, _), (n_test, n_turn, _) = call.functions, call.n_closed
+    closed, init = operands[n_test : n_test + n_turn], operands[n_test + n_turn :]
+    if any(isinstance(value, Elements) for value in init):
+        fix = "Carry what has a fixed shape: a sum, or one element."
+        raise GraphError(call.line, "arrays that a `while_loop` carries", "a sequence", fix)
+    low, room, flag = body.low, body.room, jax.ShapeDtypeStruct((), np.bool_)
+    (answer,) = body.run(test, [*operands[:n_test], *init])
+    asked = body.rows(answer, flag)
+    goes = masked(body, lambda run: run.get(asked))
+    types = [variable.aval for variable in turn.jaxpr.outvars[:-1]]
+    before = [body.rows(value, kind) for value, kind in zip(init, types, strict=True)]
+    block = Block(body.block)
+    inside, going = [Rows(rows.aval, rows.room) for rows in before], Rows(flag, goes.room)
+    block.give([*inside, going])
+    each = Body(low, block, low.room(room.frame, room.space, going, False))
+    carry: list[Value] = [View(rows, body.space) for rows in inside]
+    *results, answer = each.guarded(each.room, lambda there: there.run(turn, [*closed, *carry]))
+    after = [
+        chosen(block, going, each.rows(value, kind), old)
+        for value, kind, old in zip(results, types, inside, strict=True)
+    ]
+    more = each.rows(answer, flag)
+    last = [Rows(rows.aval, body.bare()) for rows in before]
+    most = call.options["most"]
+
+    def compute(run: Run) -> Sequence[Any]:
+        def round_of(carried: Any, _: Any) -> tuple[Any, Any]:
+            *values, mask = carried
+            own = run.inner()
+            own.put(inside, values)
+            own.put([going], [mask])
+            block.run(own)
+            return [*map(own.get, after), mask & own.get(more)], None
+
+        start = [*map(run.get, before), run.get(goes)]
+        return jax.lax.scan(round_of, start, None, length=most)[0][:-1]
+
+    body.block.add(last, compute)
+    return [View(rows, body.space) for rows in last]

@@ -1,0 +1,151 @@
+"""`vmap`: a model, a plain JAX function of parameters and one ragged example, as one function of parameters and a batch of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ampjax.errors import DataError, GraphError
+from ampjax.frontend.batch_rules import (
+    choice_steps,
+    reduction_steps,
+    report_steps,
+    sequence_steps,
+    while_steps,
+)
+from ampjax.frontend.batches.batch import Batch
+from ampjax.frontend.batches.row_program import RowProgram
+from ampjax.frontend.combinators.embeddings import AnyTable
+from ampjax.frontend.instance_columns import Columns
+from ampjax.frontend.instance_spec import listed, parse
+
+_RULES = {
+    "scan": sequence_steps.scan,
+    "count": sequence_steps.count,
+    "length": sequence_steps.length,
+    "take": sequence_steps.take,
+    "sum": reduction_steps.reduced,
+    "max": reduction_steps.reduced,
+    "logsumexp": reduction_steps.reduced,
+    "switch": choice_steps.switch,
+    "while": while_steps.while_loop,
+    "node": report_steps.node,
+    "metric": report_steps.told,
+    "output": report_steps.told,
+}
+
+
+class Batched:
+    """A function of one ragged example as a function of a batch of them: `jax.vmap` where control flow depends on the example.
+
+    Args:
+      function: `function(params, example)`.
+      spec: What an example looks like.
+      params: The parameters, or their types; None until the first call tells them.
+    """
+
+    def __init__(self, function: Callable[..., Any], spec: Any, params: Any = None):
+        self._function = function
+        self._leaves, self._structure = parse(spec)
+        self._programs: dict[Hashable, RowProgram] = {}
+        self._last: RowProgram | None = None
+        self._jitted = jax.jit(self._run)
+        if params is not None:
+            self._program(params)
+
+    def __call__(self, params: Any, examples: Sequence[Any] | Batch, *, key: Any = None) -> Any:
+        """What the function returns for each example.
+
+        Args:
+          params: The parameters.
+          examples: Examples, or what `pack` has made of them.
+          key: A PRNG key: then `amp.stochastic` and `amp.dropout` draw random numbers, as in training.
+
+        Returns:
+          A pytree as the function returns, each of whose arrays has an axis more in front: `[n, ...]`.
+
+        Raises:
+          DataError: If an example does not fit the spec, or the batch was packed for another function.
+          GraphError: If the function has something that can't be expressed.
+        """
+        program = self._program(params)
+        batch = examples if isinstance(examples, Batch) else self.pack(examples)
+        if batch.layout != program.layout:
+            fix = "Pack the examples with this function's own `pack`."
+            raise DataError(f"{self!r}, batch", "what its own `pack` made", "another function's batch", fix)
+        return self._jitted(params, batch, key)
+
+    def _run(self, params: Any, batch: Batch, key: Any) -> Any:
+        return self._program(params)(params, batch.arrays, key)
+
+    def pack(self, examples: Sequence[Any], *, size: int | None = None) -> Batch:
+        """Lays examples out for a call: on the host, in NumPy.
+
+        Args:
+          examples: The examples, as the spec says.
+          size: How many rows the batch has: what is left over holds copies, whose `weights` are 0. By default as many as examples.
+
+        Returns:
+          The batch, a pytree of arrays.
+
+        Raises:
+          DataError: If there is no example, more than `size`, or one does not fit the spec.
+          GraphError: If nothing has told the types of the parameters yet.
+        """
+        if self._last is None:
+            fix = "Give `amp.vmap` the parameters as `params=`, or call the function once before."
+            raise GraphError(f"{self!r}, pack", "types of the parameters", "none so far", fix)
+        columns = Columns(self._leaves, listed(examples))
+        n = len(columns)
+        if not n:
+            raise DataError(f"{self!r}, examples", "at least one example", "none", "Pass a list of examples.")
+        if size is not None and size < n:
+            raise DataError(f"{self!r}, size", f"at least {n}, the number of examples", f"{size}", "Pack fewer.")
+        return self._last.pack(columns, n if size is None else size)
+
+    def _program(self, params: Any) -> RowProgram:
+        """The program for parameters of these types; made at first use."""
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+            if isinstance(leaf, AnyTable):
+                fix = "Give its rows as an array, `table.dense()`; models with tables in host memory train through `amp.compile`."
+                where = f"{self!r}, params{jax.tree_util.keystr(path)}"
+                raise GraphError(where, "arrays", "a table in host memory", fix)
+        types = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), params)
+        leaves, structure = jax.tree.flatten(types)
+        key = structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves), jax.config.read("jax_enable_x64")
+        if key not in self._programs:
+            self._programs[key] = RowProgram(self._function, types, self._leaves, self._structure, _RULES)
+        self._last = self._programs[key]
+        return self._last
+
+    def __repr__(self) -> str:
+        return f"vmap({getattr(self._function, '__name__', 'function')})"
+
+
+def vmap(function: Callable[..., Any], spec: Any, *, params: Any = None) -> Batched:
+    """One pure JAX function of parameters and a batch of ragged examples, made of a function of parameters and one example.
+
+    The function is traced once, with symbolic lengths, as `amp.compile` traces it. Index spaces become rows over the whole batch, loops become
+    levels, choices part the rows: one XLA program, which `jax.jit`, `jax.grad` and the like transform as any other.
+
+    Args:
+      function: `function(params, example)`: plain JAX, with ampjax's combinators for what the example decides.
+      spec: What an example looks like, as `amp.compile` takes it.
+      params: The parameters, or arrays of their types: so that `pack` can be called before the function is.
+
+    Returns:
+      The function of a batch.
+
+    Raises:
+      GraphError: If the spec has a leaf that is no type.
+
+    >>> def mean_of_squares(params, example):
+    ...     return mean(map(lambda x: params["scale"] * x**2, example["x"]))
+    >>> batched = vmap(mean_of_squares, {"x": "float32[n]"})
+    >>> batched({"scale": 2.0}, [{"x": [1.0, 2.0]}, {"x": [3.0]}, {"x": []}]).tolist()
+    [5.0, 18.0, 0.0]
+    """
+    return Batched(function, spec, params)

@@ -1,0 +1,45 @@
+"""A batch of examples as arrays: a pytree that JAX transforms, and whose shapes alone decide what is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Batch:
+    """Examples as `Batched.pack` has laid them out: columns, and integers that say what belongs together.
+
+    It is a pytree of arrays: pass it to functions under `jax.jit`. Batches whose arrays have the same shapes share a compiled program.
+
+    Args:
+      weights: `[size]` floats: 1 for an example, 0 for a copy that fills the batch up.
+      arrays: What the program reads.
+      layout: What the arrays mean: programs of one layout read the same ones.
+    """
+
+    weights: Any
+    arrays: Sequence[Any]
+    layout: str = field(metadata={"static": True})
+
+    @property
+    def size(self) -> int:
+        """How many examples there are, those included that fill the batch up."""
+        return self.weights.shape[0]
+
+    @property
+    def n_examples(self) -> int:
+        """How many examples there are; known where the batch is not traced."""
+        return int(np.asarray(self.weights).sum())
+
+    def __repr__(self) -> str:
+        if any(not isinstance(leaf, np.ndarray | jax.Array) for leaf in (self.weights, *self.arrays)):
+            return f"Batch({len(self.arrays)} arrays, traced)"
+        n_bytes = sum(leaf.nbytes for leaf in self.arrays)
+        filling = f" of {self.size}" if self.size != self.n_examples else ""
+        return f"Batch({self.n_examples}{filling} examples, {len(self.arrays)} arrays, {n_bytes / 1e6:.2f} MB)"

@@ -1,0 +1,284 @@
+"""Programs over rows: what is computed of a batch, as steps that JAX traces when the program runs.
+
+All values of a *room* have one row for each row of its place. In a room that a computed value decides about, a mask says which rows count; the
+others hold copies of one that does. So a function is only ever computed of what it is meant for, and derivatives of rows that do not count are
+zero and finite. Where no row may count, a block is left out (`jax.lax.cond`).
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.frontend.batches.row_tables import Frame, Origin, Place, RowTables
+from ampjax.frontend.draft.index_spaces import IndexSpace
+from ampjax.frontend.draft.payload_types import from_raw, is_key, raw_type
+
+
+@dataclass(eq=False)
+class Slot:
+    """An array of the batch.
+
+    Args:
+      frame: Its frame: the array has an axis for the levels of each loop, then what `make` says.
+      make: Makes it.
+    """
+
+    frame: Frame
+    make: Callable[[RowTables], np.ndarray]
+
+
+@dataclass(eq=False)
+class Room:
+    """Where something is computed: for each row of a place, or for those of them that a mask says.
+
+    Args:
+      frame: The frame.
+      space: The space.
+      there: The array of the batch that says which rows are no copies; its shape says how many rows there are.
+      mask: Which rows count; None for all.
+      is_known: Whether the examples alone say which rows count.
+    """
+
+    frame: Frame
+    space: IndexSpace
+    there: Slot
+    mask: Rows | None = None
+    is_known: bool = True
+
+    @property
+    def place(self) -> Place:
+        """Its place."""
+        return self.frame, self.space
+
+    @property
+    def may_be_empty(self) -> bool:
+        """Whether only the run tells if any row counts."""
+        return self.mask is not None or self.frame.outer is not None
+
+
+@dataclass(eq=False)
+class Rows:
+    """An array of the program.
+
+    Args:
+      aval: The type of a row.
+      room: Where it has a row for each row; None for a single value that does not depend on the examples. Of a loop that has ended, the rows of
+        all levels.
+    """
+
+    aval: Any
+    room: Room | None
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """A computed value: for each row of a space a row of an array.
+
+    Args:
+      rows: The array.
+      space: The space.
+      origin: For each row of the space the row of the array's own space; None where these are the same.
+    """
+
+    rows: Rows
+    space: IndexSpace
+    origin: Origin | None = None
+
+    def reads(self, space: IndexSpace) -> Origin:
+        """For each row of a space inside, or of its own one, the row of the array's space.
+
+        Args:
+          space: That space.
+        """
+        own = self.origin
+
+        def rows(data: Any) -> np.ndarray:
+            given = np.arange(self.space.n_rows(data)) if own is None else own(data)
+            return space.rows_of(data, self.space, given)
+
+        return rows
+
+
+@dataclass(eq=False)
+class Step:
+    """A step of a program.
+
+    Args:
+      outputs: What it gives.
+      compute: From the run to their values.
+    """
+
+    outputs: Sequence[Rows]
+    compute: Callable[[Run], Sequence[Any]]
+
+
+class Run:
+    """A run of a program, or of a block in it.
+
+    Args:
+      slots: The arrays of the batch, as the loops around see them.
+      values: Values so far.
+      key: A PRNG key, if random numbers are drawn; else None.
+    """
+
+    def __init__(self, slots: Mapping[Slot, Any], values: ChainMap[Rows, Any], key: Any = None):
+        self.slots, self._values, self.key = slots, values, key
+
+    def inner(self, slots: Mapping[Slot, Any] | None = None, key: Any = None) -> Run:
+        """A run of a block that sees what is here.
+
+        Args:
+          slots: Arrays that it sees otherwise.
+          key: Its PRNG key; by default this one's.
+        """
+        seen = {**self.slots, **slots} if slots else self.slots
+        return Run(seen, self._values.new_child(), self.key if key is None else key)
+
+    def get(self, rows: Rows) -> Any:
+        """The value of an array."""
+        return self._values[rows]
+
+    def put(self, rows: Sequence[Rows], values: Sequence[Any]) -> None:
+        """Notes values."""
+        self._values.update(zip(rows, values, strict=True))
+
+    def size(self, room: Room) -> int:
+        """How many rows a room has; where it is in a loop that has ended, at all levels."""
+        return int(np.prod(self.slots[room.there].shape))
+
+    def zeros(self, rows: Rows) -> Any:
+        """Zeros for an array."""
+        lead = () if rows.room is None else (self.size(rows.room),)
+        return zeros(lead, rows.aval)
+
+
+@dataclass(eq=False)
+class Block:
+    """Steps that are run together, or left out together.
+
+    Args:
+      outer: The block around, whose values it sees.
+    """
+
+    outer: Block | None = None
+    steps: list[Step] = field(default_factory=list)
+    _made: dict[Hashable, Any] = field(default_factory=dict)
+    _own: set[Rows] = field(default_factory=set)
+
+    def add(self, outputs: Sequence[Rows], compute: Callable[[Run], Sequence[Any]]) -> None:
+        """Adds a step.
+
+        Args:
+          outputs: What it gives.
+          compute: From the run to their values.
+        """
+        self.steps.append(Step(outputs, compute))
+        self._own.update(outputs)
+
+    def owns(self, rows: Rows) -> bool:
+        """Whether an array is made here."""
+        return rows in self._own
+
+    def give(self, rows: Sequence[Rows]) -> None:
+        """Notes arrays that whoever runs the block puts there first."""
+        self._own.update(rows)
+
+    def once(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """What is made here at first use, unless a block around has made it.
+
+        Args:
+          key: What it is.
+          make: Makes it.
+        """
+        block: Block | None = self
+        while block is not None:
+            if key in block._made:
+                return block._made[key]
+            block = block.outer
+        self._made[key] = made = make()
+        return made
+
+    def run(self, run: Run) -> None:
+        """Runs all steps."""
+        for step in self.steps:
+            run.put(step.outputs, step.compute(run))
+
+
+def run_block(run: Run, block: Block, room: Room, outputs: Sequence[Rows]) -> Sequence[Any]:
+    """What a block gives; zeros where no row of its room counts.
+
+    Args:
+      run: The run of the block around.
+      block: The block.
+      room: Its room.
+      outputs: Which of its arrays are wanted.
+    """
+    if not run.size(room):
+        return [run.zeros(rows) for rows in outputs]
+
+    def go() -> list[Any]:
+        inside = run.inner()
+        block.run(inside)
+        return [as_typed(inside.get(rows), rows.aval) for rows in outputs]
+
+    if not room.may_be_empty:
+        return go()
+    counts = run.slots[room.there] if room.mask is None else run.get(room.mask)
+    return jax.lax.cond(jnp.any(counts), go, lambda: [run.zeros(rows) for rows in outputs])
+
+
+def as_typed(value: Any, aval: Any) -> Any:
+    """A value of just this dtype, so that all ways to it agree."""
+    return value if is_key(aval) else jax.lax.convert_element_type(value, aval.dtype)
+
+
+def zeros(lead: tuple[int, ...], aval: Any) -> Any:
+    """Zeros, or keys made of zeros.
+
+    Args:
+      lead: Axes before the type's own.
+      aval: The type.
+    """
+    kind = raw_type(aval)
+    return from_raw(jnp.zeros((*lead, *kind.shape), kind.dtype), aval.dtype)
+
+
+def sheltered(values: Any, mask: Any) -> Any:
+    """Rows of which those that do not count are copies of the first one that does.
+
+    Args:
+      values: `[rows, ...]`.
+      mask: `[rows]`: which rows count.
+    """
+    if not len(values):
+        return values
+    return jnp.where(along(mask, values), values, values[jnp.argmax(mask)])
+
+
+def along(mask: Any, values: Any) -> Any:
+    """A number for each row, of a shape that fits rows.
+
+    Args:
+      mask: `[rows]`.
+      values: `[rows, ...]`.
+    """
+    return mask.reshape(mask.shape + (1,) * (values.ndim - mask.ndim))
+
+
+def taken(values: Any, at: Any) -> Any:
+    """Rows by their numbers.
+
+    Args:
+      values: `[rows, ...]`; where there is none, the result is zeros.
+      at: Integers, each of which is the number of a row.
+    """
+    if not len(values):
+        return zeros(at.shape, jax.ShapeDtypeStruct(values.shape[1:], values.dtype))
+    return values.at[at].get(mode="promise_in_bounds") if not is_key(values) else values[at]

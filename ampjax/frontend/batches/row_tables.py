@@ -1,0 +1,191 @@
+"""Where the rows of index spaces lie in a batch's arrays: integers of the host, made once for each batch.
+
+A *frame* is a way to lay rows out. In the root frame all rows of a space lie one after the other: `[rows]`. A loop has a frame of its own, in
+which the rows of each level lie together: `[levels, rows]`; in a loop inside of a loop `[levels, levels, rows]`. All levels of a frame have the
+same size, which is rounded up, so that few shapes are compiled. What is left over is filled with copies of a row that is there: so it computes
+what that row computes, and nothing that is not finite comes from it alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ampjax.frontend.draft.index_spaces import IndexSpace
+from ampjax.utils.row_ranges import ranges
+
+if TYPE_CHECKING:
+    from ampjax.frontend.instance_columns import Columns
+
+STEP = 1.25
+"""Each size of the ladder is so many times the one before, rounded up."""
+
+Origin = Callable[["Columns"], np.ndarray]
+"""From the data to a row of some space for each row of another one; below 0 for none."""
+
+
+class Frame:
+    """A way to lay rows out; see above.
+
+    Args:
+      outer: The frame of the loop's surroundings; None for the root.
+      space: The space whose rows the loop's levels are made of; every other space in the frame is inside of it.
+      levels: From the tables to `[..., levels, rows]`: the rows of `space` at each level, -1 where none is.
+      beside: The space around, if the loop's row at each place belongs to the surroundings' row at that place.
+    """
+
+    def __init__(
+        self,
+        outer: Frame | None = None,
+        space: IndexSpace | None = None,
+        levels: Callable[[RowTables], np.ndarray] | None = None,
+        beside: IndexSpace | None = None,
+    ):
+        self.outer, self.space, self.levels, self.beside = outer, space, levels, beside
+
+    def around(self) -> list[Frame]:
+        """This frame and those around it, from the inside."""
+        return [self, *(self.outer.around() if self.outer else ())]
+
+
+Place = tuple[Frame, IndexSpace]
+"""The rows of a space as they lie in a frame."""
+
+
+class RowTables:
+    """The tables of one batch.
+
+    Args:
+      data: The batch's examples as columns.
+      size: Rows of the space of examples: as many as there are, or more.
+    """
+
+    def __init__(self, data: Columns, size: int):
+        self.data, self._size = data, size
+
+    def _once(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        return self.data.once(("tables", self._size, key), make)
+
+    def rows(self, frame: Frame, space: IndexSpace) -> np.ndarray:
+        """`[..., rows]`: which row of the space lies at each place; -1 where none does."""
+        return self._once((frame, space, "rows"), lambda: self._rows(frame, space))
+
+    def filled(self, frame: Frame, space: IndexSpace) -> np.ndarray:
+        """`[..., rows]`: the same with a row that is there where none is, of the same level if that has any."""
+        return self._once((frame, space, "filled"), lambda: _filled(self.rows(frame, space)))
+
+    def is_there(self, frame: Frame, space: IndexSpace) -> np.ndarray:
+        """`[..., rows]`: whether a row is its own, and no copy."""
+        return self.rows(frame, space) >= 0
+
+    def column(self, frame: Frame, space: IndexSpace, values: np.ndarray) -> np.ndarray:
+        """`[..., rows, *shape]`: a column of the space as it lies in the frame.
+
+        Args:
+          frame: The frame.
+          space: The space.
+          values: `[rows of the space, *shape]`.
+        """
+        rows = self.filled(frame, space)
+        if not len(values):
+            return np.zeros((*rows.shape, *values.shape[1:]), values.dtype)
+        return values[rows]
+
+    def reads(self, source: Place, place: Place, origin: Origin) -> np.ndarray:
+        """`[..., rows]`: where each row of a place finds the row of another one that it reads.
+
+        Args:
+          source: Where values are. If that is in a loop that has ended, all its levels lie one after the other.
+          place: Where they are read.
+          origin: For each row of the place's space, the row of the source's.
+        """
+        rows = self.filled(*place)
+        wanted = origin(self.data)
+        if not rows.size or not len(wanted):
+            return np.zeros(rows.shape, np.int32)
+        lies = self._lies(*source)
+        n_rows = self.span(source, place[0])
+        at = lies[np.clip(wanted[rows], 0, len(lies) - 1)] if len(lies) else np.zeros(rows.shape, np.int64)
+        return (np.maximum(at, 0) % max(n_rows, 1)).astype(np.int32)
+
+    def span(self, source: Place, frame: Frame) -> int:
+        """How many rows of a place are in reach from a frame.
+
+        Args:
+          source: The place.
+          frame: The frame.
+        """
+        frames = source[0].around()
+        n_levels = frames.index(frame) if frame in frames else 0
+        shape = self.rows(*source).shape
+        return int(np.prod(shape[len(shape) - 1 - n_levels :]))
+
+    def parents(self, frame: Frame, space: IndexSpace) -> np.ndarray:
+        """`[..., rows]`: the place of the row around each row; one more than the last where there is none."""
+        around = space.parent
+        assert around is not None
+        n = self.rows(frame, around).shape[-1]
+        own = self.reads((frame, around), (frame, space), lambda data: space.parents(data))
+        return np.where(self.is_there(frame, space), own, n).astype(np.int32)
+
+    def _lies(self, frame: Frame, space: IndexSpace) -> np.ndarray:
+        """`[rows of the space]`: where each row lies, counted over all levels; -1 where it does not."""
+
+        def make() -> np.ndarray:
+            rows = self.rows(frame, space).ravel()
+            found = np.full(space.n_rows(self.data), -1)
+            at = np.flatnonzero(rows >= 0)
+            found[rows[at]] = at
+            return found
+
+        return self._once((frame, space, "lies"), make)
+
+    def _rows(self, frame: Frame, space: IndexSpace) -> np.ndarray:
+        if space is frame.space:
+            assert frame.levels is not None
+            return frame.levels(self)
+        if space.parent is None:
+            rows = np.full(self._size, -1)
+            rows[: len(self.data)] = np.arange(len(self.data))
+            return rows
+        return self._inside(self.rows(frame, space.parent), space)
+
+    def _inside(self, outer: np.ndarray, space: IndexSpace) -> np.ndarray:
+        """The rows of a space in the order of the rows around it, level by level."""
+        groups = outer.reshape(int(np.prod(outer.shape[:-1])), outer.shape[-1])
+        at = np.nonzero(groups >= 0)
+        sizes = space.lengths(self.data)[groups[at]]
+        group = at[0].repeat(sizes)
+        in_group = np.bincount(group, minlength=len(groups))
+        width = rounded(int(in_group.max(initial=0)))
+        found = np.full((len(groups), width), -1)
+        first = np.cumsum(in_group) - in_group
+        found[group, np.arange(len(group)) - first[group]] = ranges(space.starts(self.data)[groups[at]], sizes)
+        return found.reshape(*outer.shape[:-1], width)
+
+
+def rounded(n: int) -> int:
+    """The least size of the ladder that holds so many.
+
+    Args:
+      n: A number of rows or levels.
+
+    >>> [rounded(n) for n in (0, 1, 5, 6, 9, 100)]
+    [0, 1, 5, 7, 9, 103]
+    """
+    size = min(n, 1)
+    while size < n:
+        size = max(size + 1, int(np.ceil(size * STEP)))
+    return size
+
+
+def _filled(rows: np.ndarray) -> np.ndarray:
+    """Rows with copies where none is."""
+    if not rows.size:
+        return np.maximum(rows, 0)
+    is_there = rows >= 0
+    first = np.take_along_axis(rows, is_there.argmax(-1)[..., None], -1)
+    anywhere = max(int(rows.flat[is_there.argmax()]), 0)
+    return np.where(is_there, rows, np.where(first >= 0, first, anywhere))
