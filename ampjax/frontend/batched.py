@@ -11,9 +11,12 @@ import jax.numpy as jnp
 from ampjax.errors import DataError, GraphError
 from ampjax.frontend.batch_rules import (
     choice_steps,
+    graph_steps,
+    recursion_steps,
     reduction_steps,
     report_steps,
     sequence_steps,
+    tree_steps,
     while_steps,
 )
 from ampjax.frontend.batches.batch import Batch
@@ -31,6 +34,11 @@ _RULES = {
     "max": reduction_steps.reduced,
     "logsumexp": reduction_steps.reduced,
     "switch": choice_steps.switch,
+    "fold": tree_steps.fold,
+    "scan_tree": tree_steps.scan,
+    "recurse": recursion_steps.recurse,
+    "recall": recursion_steps.recall,
+    "propagate": graph_steps.propagate,
     "while": while_steps.while_loop,
     "node": report_steps.node,
     "metric": report_steps.told,

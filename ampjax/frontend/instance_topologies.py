@@ -15,6 +15,31 @@ if TYPE_CHECKING:
     from ampjax.frontend.instance_columns import Columns
 
 
+def check_edges(plan: EdgePlan, columns: Columns) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Checks the edges of a data set.
+
+    Args:
+      plan: Which edges.
+      columns: The data set.
+
+    Returns:
+      `[edges]` each: senders, receivers and kinds.
+
+    Raises:
+      DataError: If an edge leads out of its graph, or its kind is none; names the instance.
+    """
+    space, senders, receivers = plan.space, plan.senders.of(columns), plan.receivers.of(columns)
+    kinds = np.zeros(len(senders), np.int64) if plan.kinds is None else plan.kinds.of(columns)
+    around = space.parents(columns)
+    bad = wrong_edge((senders, receivers), kinds, plan.n_nodes.of(columns)[around], plan.n_kinds)
+    if bad is not None:
+        edge, expected, got = bad
+        number = edge - space.starts(columns)[around[edge]]
+        where = f"{plan.line}, instance {space.instances(columns)[edge]}, edge {number}"
+        raise DataError(where, expected, got, "Mend the edges: nodes count from 0 within each instance.")
+    return senders, receivers, kinds
+
+
 class InstanceTopologies:
     """The topologies of a data set.
 
@@ -28,16 +53,9 @@ class InstanceTopologies:
 
     def __init__(self, plan: EdgePlan, columns: Columns):
         space, self._n_kinds = plan.space, plan.n_kinds
-        self._senders, self._receivers = plan.senders.of(columns), plan.receivers.of(columns)
-        self._kinds = np.zeros(len(self._senders), np.int64) if plan.kinds is None else plan.kinds.of(columns)
+        self._senders, self._receivers, self._kinds = check_edges(plan, columns)
         self._n_nodes = plan.n_nodes.of(columns)
         self._starts, self._n_edges = space.starts(columns), space.lengths(columns)
-        instance = space.instances(columns)
-        bad = wrong_edge((self._senders, self._receivers), self._kinds, self._n_nodes[instance], plan.n_kinds)
-        if bad is not None:
-            edge, expected, got = bad
-            where = f"{plan.line}, instance {instance[edge]}, edge {edge - self._starts[instance[edge]]}"
-            raise DataError(where, expected, got, "Mend the edges: nodes count from 0 within each instance.")
         self._made: dict[int, Topology] = {}
 
     def of(self, ids: np.ndarray) -> list[Topology]:

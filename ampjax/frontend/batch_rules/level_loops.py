@@ -38,7 +38,7 @@ def loop(
     frame: Frame,
     carry: Sequence[tuple[Value, Any]],
     step: Callable[[Block, Sequence[Rows]], tuple[list[Rows], list[tuple[Room, Value, Any]]]],
-) -> tuple[list[View], list[Value]]:
+) -> tuple[list[Value], list[Value]]:
     """Adds a loop over the levels of a frame.
 
     Args:

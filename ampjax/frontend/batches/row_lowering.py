@@ -21,7 +21,7 @@ from ampjax.frontend.batches.programs_of_rows import (
     sheltered,
     taken,
 )
-from ampjax.frontend.batches.row_tables import Frame, Place, RowTables
+from ampjax.frontend.batches.row_tables import Frame, Origin, Place, RowTables
 from ampjax.frontend.combinators.tracing import Call, Traced, type_of
 from ampjax.frontend.deduction.equations import Atom, Equation, Known, Name, flatten, needed
 from ampjax.frontend.deduction.known_values import KnownValues
@@ -83,17 +83,17 @@ class RowLowering:
         there = self.slot(("there", space), frame, lambda tables: tables.is_there(frame, space))
         return Room(frame, space, there, mask, is_known)
 
-    def reads(self, source: Place, place: Place, view: View) -> Slot:
+    def reads(self, source: Place, place: Place, origin: Origin, way: Hashable) -> Slot:
         """The array of the batch that says where each row of a place finds what it reads.
 
         Args:
           source: Where the values are.
           place: Where they are read.
-          view: What is read.
+          origin: For each row of the place's space, the row of the source's.
+          way: What the origin says: the same means the same.
         """
-        space = place[1]
-        key = ("reads", source, space, view.space, view.origin)
-        return self.slot(key, place[0], lambda tables: tables.reads(source, place, view.reads(space)))
+        key = ("reads", source, place[1], way)
+        return self.slot(key, place[0], lambda tables: tables.reads(source, place, origin))
 
     def copied(self, value: Elements, around: IndexSpace) -> Elements:
         """A sequence from outside, once more for each row of a space.
@@ -338,7 +338,9 @@ class Body:
 
     def _read(self, view: View, source: Room) -> Rows:
         room = self.room
-        out, slot = Rows(view.rows.aval, room), self.low.reads(source.place, room.place, view)
+        way = (view.space, view.origin)
+        slot = self.low.reads(source.place, room.place, view.reads(self.space), way)
+        out = Rows(view.rows.aval, room)
         loop = self.low.loops.get(room.frame)
         is_outside = source.frame is not room.frame and source.frame in room.frame.around()
         if loop is not None and is_outside and not self._is_carried(view.rows, loop):

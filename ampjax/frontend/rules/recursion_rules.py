@@ -19,6 +19,7 @@ from ampjax.frontend.draft import payload_notes
 from ampjax.frontend.draft.index_spaces import Column, Guard, IndexSpace, Region
 from ampjax.frontend.draft.reads import Reads
 from ampjax.frontend.draft.values import Computed, Constant, Elements, Flow, Static, Value, Wanted
+from ampjax.frontend.draft.waiting_levels import waiting_levels
 from ampjax.frontend.rules.branch_rules import split_by
 from ampjax.frontend.rules.sequence_rules import elements_space
 
@@ -149,38 +150,63 @@ class _Place:
 
     def edges(self, data: Any) -> tuple[np.ndarray, np.ndarray]:
         """`[asking rows]` each: the row of the element that each belongs to, and of the one that it asks."""
-        return data.once((self, "edges"), lambda: self._edges(data))
-
-    def _edges(self, data: Any) -> tuple[np.ndarray, np.ndarray]:
-        elements, space = self.recursion.space, self.region.space
-        rows = self.asking.rows(data)
-        assert rows is not None
-        own = space.rows_of(data, elements, np.arange(elements.n_rows(data)))[rows]
-        parents, numbers = elements.parents(data)[own], self.number.of(data)[rows].astype(np.int64)
-        n = elements.lengths(data)[parents]
-        for wrong in np.flatnonzero(numbers >= n)[:1]:
-            where = f"{self.line}, instance {elements.instances(data)[own[wrong]]}"
-            raise DataError(where, f"an element below {n[wrong]}, or a negative number", f"{numbers[wrong]}", _MEND)
-        return own, elements.starts(data)[parents] + numbers
+        make = lambda: asked_rows(data, self.recursion.space, self.asking, self.number, self.line)
+        return data.once((self, "edges"), make)
 
 
 def _check_order(data: Any, recursion: _Recursion, line: str) -> None:
-    """Checks that no result is made of itself: takes away, again and again, the elements that ask for nothing that is left."""
-    space = recursion.space
-    edges = [place.edges(data) for place in recursion.places]
+    """Checks that no result is made of itself."""
+    check_order(data, recursion.space, [place.edges(data) for place in recursion.places], line)
+
+
+def check_order(data: Any, space: IndexSpace, edges: Sequence[tuple[np.ndarray, np.ndarray]], line: str) -> np.ndarray:
+    """Checks that no result is made of itself.
+
+    Args:
+      data: The data set.
+      space: The elements' space.
+      edges: For each place that asks, rows of the elements that ask, and of those that are asked.
+      line: The user's line.
+
+    Returns:
+      `[elements]`: the level of each, as `waiting_levels` gives it.
+
+    Raises:
+      DataError: If one is.
+    """
     own = np.concatenate([np.zeros(0, np.int64), *(a for a, _ in edges)])
     asked = np.concatenate([np.zeros(0, np.int64), *(b for _, b in edges)])
-    order = np.argsort(asked, kind="stable")
-    first = np.searchsorted(asked[order], np.arange(space.n_rows(data) + 1))
-    left = np.bincount(own, minlength=space.n_rows(data))
-    ready = np.flatnonzero(left == 0)
-    n_done = 0
-    while len(ready):
-        n_done += len(ready)
-        ways = np.concatenate([order[first[row] : first[row + 1]] for row in ready])
-        np.subtract.at(left, own[ways], 1)
-        above = np.unique(own[ways])
-        ready = above[left[above] == 0]
-    for row in np.flatnonzero(left)[:1] if n_done < len(left) else ():
+    levels = waiting_levels(space.n_rows(data), own, asked)
+    for row in np.flatnonzero(levels < 0)[:1]:
         where = f"{line}, instance {space.instances(data)[row]}"
         raise DataError(where, "results that are not made of themselves", f"element {space.numbers(data)[row]}", _MEND)
+    return levels
+
+
+def asked_rows(
+    data: Any, elements: IndexSpace, place: Region, number: Column, line: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Who asks whom at a place of a recursion.
+
+    Args:
+      data: The data set.
+      elements: The elements' space.
+      place: The rows that ask.
+      number: For each row of its space, the number of the element that it asks.
+      line: The user's line.
+
+    Returns:
+      `[asking rows]` each: the row of the element that each belongs to, and of the one that it asks.
+
+    Raises:
+      DataError: If there is no such element.
+    """
+    space, rows = place.space, place.rows(data)
+    rows = np.arange(space.n_rows(data)) if rows is None else rows
+    own = space.rows_of(data, elements, np.arange(elements.n_rows(data)))[rows]
+    parents, numbers = elements.parents(data)[own], number.of(data)[rows].astype(np.int64)
+    n = elements.lengths(data)[parents]
+    for wrong in np.flatnonzero(numbers >= n)[:1]:
+        where = f"{line}, instance {elements.instances(data)[own[wrong]]}"
+        raise DataError(where, f"an element below {n[wrong]}, or a negative number", f"{numbers[wrong]}", _MEND)
+    return own, elements.starts(data)[parents] + numbers

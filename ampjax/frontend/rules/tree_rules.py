@@ -22,7 +22,7 @@ from ampjax.ir.builders import payload_builders, ragged_builders
 from ampjax.ir.state import State
 
 
-class _TreeFields:
+class TreeFields:
     """A tree's nodes as a space, and what messages must know to find their way.
 
     Args:
@@ -56,6 +56,10 @@ class _TreeFields:
         """Where a node is a root, but not the first one of its tree."""
         is_other = Column(self.space, lambda data: (self._sides(data) < -1).astype(np.int64))
         return Guard(f"{self.space.dimension}_is_other_root", 1, is_other)
+
+    def sides(self, data: Any) -> np.ndarray:
+        """`[nodes]`: which child of its parent each node is; of a root any number."""
+        return self._side.of(data)
 
     def guards(self, field: str) -> list[Guard]:
         """Where a node is a branch, and where a leaf."""
@@ -99,7 +103,7 @@ def fold(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
     (leaf, branch), (n_leaf, n_branch), arity = call.functions, call.n_closed, call.options["arity"]
     n_closed = n_leaf + n_branch
     parent, side, *values = operands[n_closed:]
-    tree = _TreeFields(parent, side, region, arity, call)
+    tree = TreeFields(parent, side, region, arity, call)
     tree.note_up()
     space, name = tree.space, tree.space.dimension
     inner = region.within(space)
@@ -146,7 +150,7 @@ def scan(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
     (step,), (n_closed,), k = call.functions, call.n_closed, call.options["n_carry"]
     init = operands[n_closed : n_closed + k]
     parent, side, *values = operands[n_closed + k :]
-    tree = _TreeFields(parent, side, region, None, call)
+    tree = TreeFields(parent, side, region, None, call)
     tree.note_up()
     space, name = tree.space, tree.space.dimension
     inner = region.within(space)
@@ -186,7 +190,7 @@ def scan(low: Lowering, call: Call, operands: Sequence[Value], region: Region, w
 
 
 def _upwards(
-    low: Lowering, node: Flow, tree: _TreeFields, region: Region, is_branch: Guard, call: Call
+    low: Lowering, node: Flow, tree: TreeFields, region: Region, is_branch: Guard, call: Call
 ) -> tuple[list[Flow], Flow]:
     """The states of each side's children at their parents (for any arity all in one wire), and the first root's; those of other roots end here."""
     space, name, arity = tree.space, tree.space.dimension, call.options["arity"]
@@ -213,7 +217,7 @@ def _upwards(
     return [risen], root
 
 
-def _to_other_roots(low: Lowering, start: Flow, tree: _TreeFields, n_others: str, call: Call) -> Flow:
+def _to_other_roots(low: Lowering, start: Flow, tree: TreeFields, n_others: str, call: Call) -> Flow:
     """What a tree begins with, at each of its roots but the first; they meet by the root's side."""
     space, name, at, side = tree.space, tree.space.dimension, tree.at, tree.side
     there = start.region.within(space).where(tree.other_roots())
@@ -229,7 +233,7 @@ def _to_other_roots(low: Lowering, start: Flow, tree: _TreeFields, n_others: str
     return low.draft.control(there, start.types, make)
 
 
-def _to_children(low: Lowering, flow: Flow, tree: _TreeFields, n_children: str, call: Call) -> Flow:
+def _to_children(low: Lowering, flow: Flow, tree: TreeFields, n_children: str, call: Call) -> Flow:
     """A node's state at each of its children: it meets a message that the child brings, by the parent's number and the side."""
     space, name = tree.space, tree.space.dimension
     at, up, side = tree.at, tree.up, tree.side

@@ -168,3 +168,80 @@ def test_mistakes_have_errors():
         batched.pack([{**EXAMPLES[0], "words": np.array([0, 7, 1])}])
     with pytest.raises(GraphError, match=r"arrays of fixed shapes, got a sequence, float32\[n"):
         amp.vmap(lambda p, s: s["x"], SPEC)(PARAMS, EXAMPLES)
+
+
+TREES = {
+    "tree": amp.Tree("int32[v]", "int32[v]", {"word": "int32[v]"}),
+    "nodes": "float32[a,2]",
+    "edges": amp.Edges("a", kinds=2),
+    "order": "int32[m,2]",
+}
+
+
+def structured(seed, n_inner, n_nodes, n_steps):
+    rng = np.random.default_rng(seed)
+    parent, side, leaves = [-1], [0], [0]
+    for _ in range(n_inner):
+        at = leaves.pop(int(rng.integers(len(leaves))))
+        for number in range(int(rng.integers(1, 4))):
+            leaves.append(len(parent))
+            parent.append(at)
+            side.append(number)
+    n_edges = 2 * n_nodes
+    ends = [rng.integers(0, max(n_nodes, 1), n_edges).astype(np.int32) for _ in range(2)]
+    earlier = [[int(rng.integers(-1, i)) if i else -1 for _ in range(2)] for i in range(n_steps)]
+    return {
+        "tree": amp.Tree(
+            np.array(parent, np.int32),
+            np.array(side, np.int32),
+            {"word": rng.integers(0, 7, len(parent)).astype(np.int32)},
+        ),
+        "nodes": rng.normal(size=(n_nodes, 2)).astype(np.float32),
+        "edges": amp.Edges(*ends, rng.integers(0, 2, n_edges).astype(np.int32)),
+        "order": np.array(earlier, np.int32).reshape(n_steps, 2),
+    }
+
+
+STRUCTURED = [structured(0, 3, 4, 5), structured(1, 0, 0, 0), structured(2, 5, 1, 2), structured(3, 1, 3, 1)]
+
+
+def of_trees(p, s):
+    leaf = lambda n: p["embed"][n["word"]]
+    branch = lambda n, kids: jnp.tanh(amp.sum(kids) @ p["w"] + p["embed"][n["word"]])
+    states, root = amp.fold_tree(leaf, branch, s["tree"])
+    down = amp.scan_tree(lambda h, n: jnp.sin(h @ p["w"] + p["embed"][n["word"]]), root, s["tree"])
+    return amp.sum(amp.map(lambda a, b: jnp.dot(a, b), states, down))
+
+
+def of_graphs(p, s):
+    sends = [lambda h: h @ p["w"], lambda h: jnp.tanh(h)]
+    step = lambda _, h: amp.map(lambda m, h: jnp.tanh(m + h), amp.propagate(sends, s["edges"], h), h)
+    return amp.sum(amp.map(lambda h: jnp.sum(h**2), step(1, step(0, s["nodes"]))))
+
+
+def of_recursions(p, s):
+    each = lambda recur, ab: jnp.tanh(recur(ab[0]) @ p["w"] + recur(ab[1]) + p["embed"][0])
+    return amp.sum(amp.map(jnp.sum, amp.recurse(each, p["embed"][1], s["order"])))
+
+
+@pytest.mark.parametrize("function", [of_trees, of_graphs, of_recursions])
+def test_trees_graphs_and_recursions(function):
+    batched = amp.vmap(function, TREES, params=PARAMS)
+    compare(batched(PARAMS, STRUCTURED), jnp.stack([function(PARAMS, each) for each in STRUCTURED]))
+    batch = batched.pack(STRUCTURED, size=6)
+    grads = jax.jit(jax.grad(lambda p: jnp.sum(batched(p, batch) * batch.weights)))(PARAMS)
+    compare(grads, jax.grad(lambda p: sum(function(p, each) for each in STRUCTURED))(PARAMS))
+
+
+def test_examples_that_are_no_trees_or_graphs_are_named():
+    batched = amp.vmap(of_trees, TREES, params=PARAMS)
+    wrong = {**STRUCTURED[0], "tree": amp.Tree(np.array([0, 0]), np.array([0, 0]), {"word": np.array([0, 0])})}
+    with pytest.raises(DataError, match="instance 1: expected a node whose parent is -1, the root, got none"):
+        batched.pack([STRUCTURED[0], wrong])
+    batched = amp.vmap(of_graphs, TREES, params=PARAMS)
+    wrong = {**STRUCTURED[0], "edges": amp.Edges([0, 9], [1, 1], [0, 0])}
+    with pytest.raises(DataError, match=r"instance 1, edge 1: expected a sender in \[0, 4\), got 9"):
+        batched.pack([STRUCTURED[0], wrong])
+    batched = amp.vmap(of_recursions, TREES, params=PARAMS)
+    with pytest.raises(DataError, match="results that are not made of themselves"):
+        batched.pack([{**STRUCTURED[0], "order": np.array([[1, 1], [0, 0]])}])

@@ -1,0 +1,107 @@
+"""How sending over edges becomes steps: each kind of edge has a space of its own, whose rows read senders and are added up at receivers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ampjax.errors import GraphError
+from ampjax.frontend.batch_rules.choice_steps import part_of
+from ampjax.frontend.batch_rules.sequence_steps import sequences
+from ampjax.frontend.batches.programs_of_rows import Rows, Run, Slot, View
+from ampjax.frontend.batches.row_lowering import Body, Value
+from ampjax.frontend.batches.row_tables import RowTables
+from ampjax.frontend.combinators.tracing import Call
+from ampjax.frontend.draft.edge_plans import EdgePlan
+from ampjax.frontend.draft.index_spaces import Column, IndexSpace
+from ampjax.frontend.draft.values import Elements, Static
+from ampjax.frontend.instance_topologies import check_edges
+from ampjax.frontend.rules.sequence_rules import elements_space
+
+
+def propagate(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
+    """What the functions make of the senders' rows, added up at the receivers."""
+    n_closed, n_ends = sum(call.n_closed), call.options["n_ends"]
+    rows = sequences(body, operands[n_closed + n_ends :])
+    nodes = elements_space(rows, call)
+    plan = _edge_plan(body, operands[n_closed : n_closed + n_ends], nodes, call)
+    body.low.host.draft.checks.append(lambda data: check_edges(plan, data))
+    edges, inner = body.inside(plan.space), body.inside(nodes)
+    types = [variable.aval for variable in call.functions[0].jaxpr.outvars]
+    parts: list[Body] = []
+    sent: list[list[Value]] = []
+    start = 0
+    for number, (function, n) in enumerate(zip(call.functions, call.n_closed, strict=True)):
+        closed = operands[start : start + n]
+        start += n
+        part = edges.inside(part_of(plan.space, _kinds(plan), number))
+        senders = _ends(plan.senders, part.space, nodes, plan.space)
+        way = (plan.senders, part.space)
+        given = [body.low.value_at(row.element, nodes, part.space, senders, way) for row in rows]
+        sent.append(part.guarded(part.room, lambda there, f=function, v=[*closed, *given]: there.run(f, v)))
+        parts.append(part)
+    out: list[Value] = []
+    for i, kind in enumerate(types):
+        values = [part.rows(results[i], kind) for part, results in zip(parts, sent, strict=True)]
+        out.append(Elements(nodes, _received(inner, parts, values, plan, kind)))
+    return out
+
+
+def _received(inner: Body, parts: Sequence[Body], values: Sequence[Rows], plan: EdgePlan, kind: Any) -> Value:
+    """Sums at the receivers."""
+    nodes, out = inner.space, Rows(kind, inner.bare())
+    slots = [_receivers(inner, part, plan) for part in parts]
+
+    def compute(run: Run) -> list[Any]:
+        n, total = run.size(inner.room), run.zeros(out)
+        for rows, slot in zip(values, slots, strict=True):
+            total = total + jax.ops.segment_sum(run.get(rows), run.slots[slot], n)
+        return [total]
+
+    inner.block.add([out], compute)
+    return View(out, nodes)
+
+
+def _receivers(inner: Body, part: Body, plan: EdgePlan) -> Slot:
+    """The array of the batch that says where the receiver of each edge lies; one more than the last node for copies of edges."""
+    here, there = inner.room.place, part.room.place
+    ends = _ends(plan.receivers, part.space, inner.space, plan.space)
+
+    def make(tables: RowTables) -> np.ndarray:
+        at = tables.reads(here, there, ends)
+        return np.where(tables.is_there(*there), at, tables.rows(*here).shape[-1]).astype(np.int32)
+
+    return inner.low.slot(("receivers", part.space, plan.receivers), inner.room.frame, make)
+
+
+def _kinds(plan: EdgePlan) -> Column:
+    if plan.kinds is not None:
+        return plan.kinds
+    space = plan.space
+    return Column(space, lambda data: np.zeros(space.n_rows(data), np.int64))
+
+
+def _ends(ends: Column, part: IndexSpace, nodes: IndexSpace, edges: IndexSpace) -> Any:
+    """For each row of a part of the edges, the row of the node at one end."""
+
+    def find(data: Any) -> np.ndarray:
+        rows = nodes.starts(data)[edges.parents(data)] + ends.inside(edges).of(data)
+        return part.rows_of(data, edges, rows)
+
+    return find
+
+
+def _edge_plan(body: Body, ends: Sequence[Value], nodes: IndexSpace, call: Call) -> EdgePlan:
+    """The edges: columns over their space."""
+    given = sequences(body, ends)
+    for value in given:
+        if not isinstance(value, Elements) or not isinstance(value.element, Static):
+            fix = "Take the edges from the instance; edges that come and go can be of kinds of their own."
+            raise GraphError(call.line, "edges that the example says", "computed edges", fix)
+    space = elements_space(given, call)
+    senders, receivers, *kinds = [value.element.column.inside(space) for value in given]
+    n_nodes = Column(body.space, nodes.lengths)
+    return EdgePlan(senders, receivers, kinds[0] if kinds else None, len(call.functions), n_nodes, call.line)

@@ -1,0 +1,131 @@
+"""How trees become steps: leaves together, then branches whose children are there; or a node's state from its parent's, level by level."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ampjax.frontend.batch_rules.choice_steps import part_of
+from ampjax.frontend.batch_rules.sequence_steps import sequences
+from ampjax.frontend.batch_rules.waiting_loops import waiting_loop, where, zeros_of
+from ampjax.frontend.batches.programs_of_rows import View
+from ampjax.frontend.batches.row_lowering import Body, Value
+from ampjax.frontend.combinators.tracing import Call
+from ampjax.frontend.draft.index_spaces import Column, IndexSpace
+from ampjax.frontend.draft.values import Constant, Elements, Static
+from ampjax.frontend.draft.waiting_levels import waiting_levels
+from ampjax.frontend.rules.tree_rules import TreeFields
+
+
+def fold(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
+    """From the leaves up."""
+    (leaf, branch), (n_leaf, n_branch), arity = call.functions, call.n_closed, call.options["arity"]
+    n_closed = n_leaf + n_branch
+    parent, side, *values = sequences(body, operands[n_closed:])
+    tree = TreeFields(parent, side, body.region, arity, call)
+    _check(body, tree)
+    space, low = tree.space, body.low
+    inner = body.inside(space)
+    rows = [value.element for value in values]
+    types = [variable.aval for variable in leaf.jaxpr.outvars]
+    leaves = inner.inside(part_of(space, tree.is_leaf, 1))
+    states = leaves.guarded(leaves.room, lambda there: there.run(leaf, [*operands[:n_leaf], *rows]))
+    start = [_of_leaves(leaves, state, kind, space) for state, kind in zip(states, types, strict=True)]
+    children = IndexSpace(space, call.options["inner"], tree.n_children)
+    low.host.lengths[call.options["inner"]] = tree.n_children
+
+    def rows_of_children(data: Any) -> np.ndarray:
+        return data.once((tree, "children"), lambda: _children(data, tree, children))
+
+    def child(number: int) -> Any:
+        def find(data: Any) -> np.ndarray:
+            rows, starts = rows_of_children(data), children.starts(data)
+            at = np.clip(starts + number, 0, max(len(rows) - 1, 0))
+            return rows[at] if len(rows) else np.zeros(len(starts), np.int64)
+
+        return find
+
+    def step(there: Body, states: list[Value]) -> list[Value]:
+        kids: list[Value]
+        if arity:
+            kids = [View(state.rows, space, child(number)) for number in range(arity) for state in states]
+        else:
+            below: list[Value] = [View(state.rows, children, rows_of_children) for state in states]
+            kids = [Elements(children, each) for each in below]
+        return there.run(branch, [*operands[n_leaf:n_closed], *rows, *kids])
+
+    def levels(data: Any) -> np.ndarray:
+        return data.once((tree, "levels"), lambda: _heights(data, tree))
+
+    found = waiting_loop(inner, levels, list(zip(start, types, strict=True)), step, call)
+    first, _ = tree.roots(body.space)
+    root = lambda data: space.starts(data) + first.of(data)
+    return [*found, *(low.value_at(each.element, space, body.space, root, (tree, "root")) for each in found)]
+
+
+def scan(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
+    """From the root down."""
+    (step,), (n_closed,), k = call.functions, call.n_closed, call.options["n_carry"]
+    init = operands[n_closed : n_closed + k]
+    parent, side, *values = sequences(body, operands[n_closed + k :])
+    tree = TreeFields(parent, side, body.region, None, call)
+    _check(body, tree)
+    space = tree.space
+    rows = [value.element for value in values]
+    types = [variable.aval for variable in step.jaxpr.outvars]
+    is_root = Static(Column(space, lambda data: tree.parents(data) < 0))
+
+    def above(data: Any) -> np.ndarray:
+        return np.where(tree.parents(data) < 0, -1, space.starts(data)[space.parents(data)] + tree.parents(data))
+
+    def each(there: Body, states: list[Value]) -> list[Value]:
+        before = []
+        for own, state, kind in zip(init, states, types, strict=True):
+            before.append(where(there, is_root, own, View(state.rows, space, above), kind))
+        return there.run(step, [*operands[:n_closed], *before, *rows])
+
+    def levels(data: Any) -> np.ndarray:
+        return data.once((tree, "levels"), lambda: _depths(data, above(data)))
+
+    start = [(Constant(zeros_of(kind)), kind) for kind in types]
+    return waiting_loop(body.inside(space), levels, start, each, call)
+
+
+def _check(body: Body, tree: TreeFields) -> None:
+    """Checks of all examples that they have trees."""
+    body.low.host.draft.checks.append(lambda data: tree.n_children.of(data))
+
+
+def _of_leaves(leaves: Body, state: Value, kind: Any, space: IndexSpace) -> Value:
+    """Leaves' states among those of all nodes; what branches have there is of no account."""
+    rows = View(leaves.rows(state, kind), leaves.space)
+    return leaves.low.value_at(rows, leaves.space, space, lambda data: leaves.space.starts(data), "leaf")
+
+
+def _depths(data: Any, above: np.ndarray) -> np.ndarray:
+    inner = np.flatnonzero(above >= 0)
+    return waiting_levels(len(above), inner, above[inner])
+
+
+def _parents(data: Any, tree: TreeFields) -> np.ndarray:
+    """`[nodes]`: the row of each node's parent; -1 for a root."""
+    space, parents = tree.space, tree.parents(data)
+    return np.where(parents < 0, -1, space.starts(data)[space.parents(data)] + parents)
+
+
+def _heights(data: Any, tree: TreeFields) -> np.ndarray:
+    """`[nodes]`: the level of each branch, from 0; -1 for leaves."""
+    above = _parents(data, tree)
+    inner = np.flatnonzero(above >= 0)
+    return waiting_levels(len(above), above[inner], inner) - 1
+
+
+def _children(data: Any, tree: TreeFields, children: IndexSpace) -> np.ndarray:
+    """`[children of all nodes]`: the row of each child, in the order of sides."""
+    above = _parents(data, tree)
+    inner = np.flatnonzero(above >= 0)
+    found = np.zeros(children.n_rows(data), np.int64)
+    found[children.starts(data)[above[inner]] + tree.sides(data)[inner]] = inner
+    return found

@@ -1,0 +1,36 @@
+"""In which order rows can be computed that wait for one another: level by level, each as early as possible."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ampjax.utils.row_ranges import ranges
+
+
+def waiting_levels(n: int, waiting: np.ndarray, awaited: np.ndarray) -> np.ndarray:
+    """The level of each row: 0 if it waits for none, else one more than the highest level of those that it waits for.
+
+    Args:
+      n: How many rows there are.
+      waiting: `[pairs]`: rows that wait.
+      awaited: `[pairs]`: the row that each waits for.
+
+    Returns:
+      `[n]`; -1 for rows that wait for themselves, and for those that wait for such.
+
+    >>> waiting_levels(5, np.array([1, 2, 2, 3, 4]), np.array([0, 0, 1, 4, 3])).tolist()
+    [0, 1, 2, -1, -1]
+    """
+    levels = np.full(n, -1)
+    order = np.argsort(awaited, kind="stable")
+    first = np.searchsorted(awaited[order], np.arange(n + 1))
+    left = np.bincount(waiting, minlength=n)
+    ready, level = np.flatnonzero(left == 0), 0
+    while len(ready):
+        levels[ready] = level
+        level += 1
+        freed = waiting[order[ranges(first[ready], first[ready + 1] - first[ready])]]
+        np.subtract.at(left, freed, 1)
+        above = np.unique(freed)
+        ready = above[left[above] == 0]
+    return levels
