@@ -10,6 +10,7 @@ from ampjax import nn
 from ampjax.drivers.cost import FlopsCost, Stragglers
 from ampjax.frontend.batched import Batched, vmap
 from ampjax.frontend.batches.batch import Batch
+from ampjax.frontend.batches.ragged_results import RaggedRows, Reports
 from ampjax.frontend.combinators.branches import cond, read, switch, while_loop
 from ampjax.frontend.combinators.embeddings import look_up
 from ampjax.frontend.combinators.graph_combinators import Edges, propagate
@@ -78,6 +79,8 @@ __all__ = [
     "Messages",
     "ProfileCost",
     "Ragged",
+    "RaggedRows",
+    "Reports",
     "Settings",
     "Snapshots",
     "Stacked",

@@ -20,6 +20,7 @@ from ampjax.frontend.batch_rules import (
     while_steps,
 )
 from ampjax.frontend.batches.batch import Batch
+from ampjax.frontend.batches.ragged_results import Reports
 from ampjax.frontend.batches.row_program import RowProgram
 from ampjax.frontend.combinators.embeddings import AnyTable
 from ampjax.frontend.instance_columns import Columns
@@ -41,8 +42,8 @@ _RULES = {
     "propagate": graph_steps.propagate,
     "while": while_steps.while_loop,
     "node": report_steps.node,
-    "metric": report_steps.told,
-    "output": report_steps.told,
+    "metric": report_steps.metric,
+    "output": report_steps.output,
 }
 
 
@@ -73,21 +74,41 @@ class Batched:
           key: A PRNG key: then `amp.stochastic` and `amp.dropout` draw random numbers, as in training.
 
         Returns:
-          A pytree as the function returns, each of whose arrays has an axis more in front: `[n, ...]`.
+          A pytree as the function returns, each of whose arrays has an axis more in front: `[n, ...]`; a sequence comes back as `RaggedRows`.
 
         Raises:
           DataError: If an example does not fit the spec, or the batch was packed for another function.
           GraphError: If the function has something that can't be expressed.
         """
+        return self._jitted(params, self._batch(params, examples), key).result
+
+    def reports(self, params: Any, examples: Sequence[Any] | Batch, *, key: Any = None) -> Reports:
+        """What the function returns and tells: `amp.metric` and `amp.output`.
+
+        Args:
+          params: As for a call.
+          examples: As for a call.
+          key: As for a call.
+
+        Returns:
+          The result, the metrics and the outputs of each example, a pytree.
+
+        Raises:
+          DataError: As a call.
+          GraphError: As a call.
+        """
+        return self._jitted(params, self._batch(params, examples), key)
+
+    def _batch(self, params: Any, examples: Sequence[Any] | Batch) -> Batch:
         program = self._program(params)
         batch = examples if isinstance(examples, Batch) else self.pack(examples)
         if batch.layout != program.layout:
             fix = "Pack the examples with this function's own `pack`."
             raise DataError(f"{self!r}, batch", "what its own `pack` made", "another function's batch", fix)
-        return self._jitted(params, batch, key)
+        return batch
 
-    def _run(self, params: Any, batch: Batch, key: Any) -> Any:
-        return self._program(params)(params, batch.arrays, key)
+    def _run(self, params: Any, batch: Batch, key: Any) -> Reports:
+        return self._program(params)(params, batch, key)
 
     def pack(self, examples: Sequence[Any], *, size: int | None = None) -> Batch:
         """Lays examples out for a call: on the host, in NumPy.

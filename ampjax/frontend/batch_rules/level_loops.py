@@ -3,34 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import numpy as np
 
 from ampjax.frontend.batches.programs_of_rows import Block, Room, Rows, Run, Slot, View, taken
-from ampjax.frontend.batches.row_lowering import Body, Loop, RowLowering, Value
+from ampjax.frontend.batches.row_lowering import Body, Loop, RowLowering, Value, element_type
 from ampjax.frontend.batches.row_tables import Frame, RowTables, rounded
 from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.draft.values import Constant, Elements, Static
-
-
-@dataclass(frozen=True)
-class Carried:
-    """What a loop takes from level to level.
-
-    Args:
-      inside: What the loop's body sees.
-      before: What it is before the first level.
-      after: What it is after a level.
-      last: What is seen of it after the loop.
-    """
-
-    inside: Rows
-    before: Rows
-    after: Rows
-    last: Rows
 
 
 def loop(
@@ -63,6 +46,8 @@ def loop(
     results: list[Value] = []
     for room, value, kind in given:
         results.append(_of_all_levels(Body(low, made.block, room), value, kind, outputs, seen))
+    for report in made.block.reports:
+        body.block.reports.append(replace(report, values=[_seen(view, outputs, seen) for view in report.values]))
     last = [Rows(rows.aval, body.bare()) for rows in before]
     assert frame.space is not None
     there = low.room(frame, frame.space).there
@@ -79,16 +64,15 @@ def _of_all_levels(body: Body, value: Value, kind: Any, outputs: list[Rows], see
         inner = body.inside(value.space)
         element = _of_all_levels(inner, value.element, element_type(kind), outputs, seen)
         return Elements(value.space, element)
-    rows = body.rows(value, kind)
-    out = Rows(rows.aval, body.bare())
-    outputs.append(rows)
+    return _seen(View(body.rows(value, kind), body.space), outputs, seen)
+
+
+def _seen(view: View, outputs: list[Rows], seen: list[Rows]) -> View:
+    """Rows of a level as they are seen after the loop."""
+    out = Rows(view.rows.aval, view.rows.room)
+    outputs.append(view.rows)
     seen.append(out)
-    return View(out, body.space)
-
-
-def element_type(kind: Any) -> Any:
-    """The type of a sequence's element."""
-    return jax.ShapeDtypeStruct(kind.shape[1:], kind.dtype)
+    return View(out, view.space)
 
 
 def as_column(body: Body, value: Value, kind: Any) -> Static:

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from ampjax.frontend.batches.row_lowering import Body, Value
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ampjax.errors import GraphError
+from ampjax.frontend.batches.programs_of_rows import Report, Rows, Run, View, zeros
+from ampjax.frontend.batches.row_lowering import Body, Value, element_type
 from ampjax.frontend.combinators.tracing import Call
+from ampjax.frontend.draft.values import Elements
 
 
 def node(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
@@ -13,6 +21,39 @@ def node(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
     return body.run(call.functions[0], operands)
 
 
-def told(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
-    """A metric or an output: the function's result does not depend on it."""
+def metric(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
+    """A metric: its values and what they count for, 0 where a row does not count."""
+    kind, mask = jax.ShapeDtypeStruct((), np.float32), body.room.mask
+    values: list[View] = []
+    for operand in operands:
+        given, out = body.rows(operand, kind), Rows(kind, body.bare())
+
+        def compute(run: Run, given: Rows = given) -> list[Any]:
+            own = run.get(given)
+            return [own if mask is None else jnp.where(run.get(mask), own, zeros((), kind))]
+
+        body.block.add([out], compute)
+        values.append(View(out, body.space))
+    body.block.reports.append(Report(call.options["name"], True, values))
+    return []
+
+
+def output(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
+    """An output: a row for each row, or for each element of a sequence."""
+    (value,), kind = operands, call.options["type"]
+    if isinstance(value, Elements):
+        value = body.low.copied(value, body.space)
+        body, value, kind = body.inside(value.space), value.element, element_type(kind)
+    if isinstance(value, Elements):
+        fix = "Tell it in a `map`."
+        raise GraphError(call.line, "an array, or a sequence of arrays", "a sequence of sequences", fix)
+    given, plain, mask = body.rows(value, kind), body.bare(), body.room.mask
+    counts = Rows(jax.ShapeDtypeStruct((), np.bool_), plain)
+    body.block.add([counts], lambda run: [run.slots[plain.there] if mask is None else run.get(mask)])
+    own: list[View] = []
+    for rows in (given, counts):
+        bare = Rows(rows.aval, plain)
+        body.block.add([bare], lambda run, rows=rows: [jnp.asarray(run.get(rows))])
+        own.append(View(bare, body.space))
+    body.block.reports.append(Report(call.options["name"], False, own))
     return []

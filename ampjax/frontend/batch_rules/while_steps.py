@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ampjax.errors import GraphError
@@ -41,20 +43,41 @@ def while_loop(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]
         for value, kind, old in zip(results, types, inside, strict=True)
     ]
     more = each.rows(answer, flag)
+    told = _told(body, block, call)
     last = [Rows(rows.aval, body.bare()) for rows in before]
     most = call.options["most"]
 
     def compute(run: Run) -> Sequence[Any]:
-        def round_of(carried: Any, _: Any) -> tuple[Any, Any]:
-            *values, mask = carried
-            own = run.inner()
+        def round_of(carried: Any, number: Any) -> tuple[Any, Any]:
+            values, mask, sums = carried
+            own = run.inner(key=None if run.key is None else jax.random.fold_in(run.key, number))
             own.put(inside, values)
             own.put([going], [mask])
             block.run(own)
-            return [*map(own.get, after), mask & own.get(more)], None
+            sums = [total + own.get(each) for total, (each, _) in zip(sums, told, strict=True)]
+            return ([*map(own.get, after)], mask & own.get(more), sums), None
 
-        start = [*map(run.get, before), run.get(goes)]
-        return jax.lax.scan(round_of, start, None, length=most)[0][:-1]
+        start = [*map(run.get, before)], run.get(goes), [run.zeros(total) for _, total in told]
+        values, _, sums = jax.lax.scan(round_of, start, jnp.arange(most))[0]
+        return [*values, *sums]
 
-    body.block.add(last, compute)
+    body.block.add([*last, *(total for _, total in told)], compute)
     return [View(rows, body.space) for rows in last]
+
+
+def _told(body: Body, block: Block, call: Call) -> list[tuple[Rows, Rows]]:
+    """Metrics that rounds tell, and their sums over all rounds."""
+    found: list[tuple[Rows, Rows]] = []
+    for report in block.reports:
+        if not report.is_metric:
+            fix = "Carry it, and tell it after the loop."
+            raise GraphError(
+                call.line, "metrics alone in the rounds of a `while_loop`", f"the output `{report.name}`", fix
+            )
+        views = []
+        for view in report.values:
+            total = Rows(view.rows.aval, view.rows.room)
+            found.append((view.rows, total))
+            views.append(View(total, view.space))
+        body.block.reports.append(replace(report, values=views))
+    return found

@@ -159,15 +159,34 @@ class Run:
         return zeros(lead, rows.aval)
 
 
+@dataclass(frozen=True, eq=False)
+class Report:
+    """What a function tells beside its result: a number or an array for each row of a space.
+
+    Args:
+      name: What it is called.
+      is_metric: Whether it is a metric; else an output.
+      values: Arrays: of a metric the value and what it counts for; of an output the value and whether it counts.
+    """
+
+    name: str
+    is_metric: bool
+    values: Sequence[View]
+
+
 @dataclass(eq=False)
 class Block:
     """Steps that are run together, or left out together.
 
     Args:
       outer: The block around, whose values it sees.
+
+    Attributes:
+      reports: What is told in it.
     """
 
     outer: Block | None = None
+    reports: list[Report] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     _made: dict[Hashable, Any] = field(default_factory=dict)
     _own: set[Rows] = field(default_factory=set)

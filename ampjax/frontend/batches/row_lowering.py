@@ -48,7 +48,8 @@ class RowLowering:
       host: Finds out what follows from the examples, and collects the checks of their numbers.
       slots: The arrays of a batch.
       recursions: Those that are being lowered, by the object that their calls name them with.
-      frames: For each frame of a loop, the loop.
+      loops: For each frame of a loop, the loop.
+      n_draws: How many places draw random numbers.
     """
 
     def __init__(self, rules: Mapping[str, Rule]):
@@ -57,6 +58,7 @@ class RowLowering:
         self.root = Frame()
         self.recursions: dict[Any, Any] = {}
         self.loops: dict[Frame, Loop] = {}
+        self.n_draws = 0
         self._slots: dict[Hashable, Slot] = {}
         self._copies: dict[Hashable, IndexSpace] = {}
         self._copied: dict[IndexSpace, IndexSpace] = {}
@@ -396,8 +398,9 @@ class Body:
         inner = Block(self.block)
         results = build(Body(self.low, inner, room))
         outputs: list[Rows] = []
-        for value in results:
+        for value in [*results, *(each for report in inner.reports for each in report.values)]:
             _note_outputs(value, inner, outputs)
+        self.block.reports += inner.reports
         if inner.steps:
             self.block.add(outputs, lambda run: run_block(run, inner, room, outputs))
         return results
@@ -449,19 +452,52 @@ class _Equations:
         room = body.room if any(is_each) or equation.draws else None
         outputs = [Rows(name.aval, room) for name in equation.outputs]
 
+        keys = _Keys(body) if equation.draws else None
+
         def compute(run: Run) -> list[Any]:
             values = [each.value if isinstance(each, Constant) else run.get(each) for each in operands]
             if room is None:
                 return equation.evaluate(None, values)
             axes = [0 if each else None for each in is_each]
+            if keys is not None and run.key is not None:
+                draw = jax.vmap(equation.evaluate, in_axes=(0, axes))
+                return draw(keys.of(run), values)
             return jax.vmap(lambda *row: equation.evaluate(None, row), in_axes=axes)(*values)
 
         body.block.add(outputs, compute)
         self._env |= {name: View(rows, body.space) for name, rows in zip(equation.outputs, outputs, strict=True)}
 
 
+class _Keys:
+    """Keys of a place where random numbers are drawn: one for each row.
+
+    Args:
+      body: The place.
+    """
+
+    def __init__(self, body: Body):
+        low, (frame, space) = body.low, body.room.place
+        low.n_draws += 1
+        self._number = low.n_draws
+
+        def numbers(tables: RowTables) -> np.ndarray:
+            return tables.column(frame, space, np.arange(space.n_rows(tables.data), dtype=np.uint32))
+
+        self._rows = low.slot(("numbers", space), frame, numbers)
+
+    def of(self, run: Run) -> Any:
+        """The keys in a run."""
+        own = jax.random.fold_in(run.key, self._number)
+        return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(own, run.slots[self._rows])
+
+
 def _type_of(atom: Atom) -> Any:
     return atom.aval if isinstance(atom, Name) else type_of(atom.value)
+
+
+def element_type(kind: Any) -> Any:
+    """The type of a sequence's element."""
+    return jax.ShapeDtypeStruct(kind.shape[1:], kind.dtype)
 
 
 def is_static(value: Value) -> bool:

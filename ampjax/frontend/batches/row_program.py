@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ampjax.errors import GraphError
 from ampjax.frontend.batches.batch import Batch
-from ampjax.frontend.batches.programs_of_rows import Block, Rows, Run, View
-from ampjax.frontend.batches.row_lowering import Body, RowLowering, Rule, Value
+from ampjax.frontend.batches.programs_of_rows import Block, Report, Rows, Run, Slot, View
+from ampjax.frontend.batches.ragged_results import RaggedRows, Reports
+from ampjax.frontend.batches.row_lowering import Body, RowLowering, Rule, Value, element_type
 from ampjax.frontend.batches.row_tables import RowTables
 from ampjax.frontend.combinators.tracing import trace, tracing
 from ampjax.frontend.combinators.user_errors import in_users_words, refuse_callbacks, refuse_leaks
@@ -23,7 +23,6 @@ from ampjax.frontend.draft.values import Constant, Elements, Static
 from ampjax.frontend.instance_columns import Columns
 from ampjax.frontend.instance_spec import LeafSpec
 from ampjax.frontend.missing_labels import missing_leaves
-from ampjax.jaxprs.primitives import shape_text
 
 
 class RowProgram:
@@ -62,7 +61,8 @@ class RowProgram:
             of_params = [View(rows, root) for rows in self._params]
             of_example = [_example_value(leaf, root, low) for leaf in leaves]
             values = body.run(traced, [*map(Constant, constants), *of_params, *of_example])
-            self._results = [_rows_of(body, value, kind) for value, kind in zip(values, results, strict=True)]
+            self._results = [_result(body, value, kind) for value, kind in zip(values, results, strict=True)]
+            self._reports = [_report(body, report) for report in self._block.reports]
         self._structure = traced.results
         self._slots = low.slots
         self.layout = hashlib.sha256(repr([len(self._slots), str(traced.jaxpr)]).encode()).hexdigest()[:16]
@@ -84,18 +84,28 @@ class RowProgram:
         weights[: len(columns)] = 1
         return Batch(weights, tuple(slot.make(tables) for slot in self._slots), self.layout)
 
-    def __call__(self, params: Any, arrays: Sequence[Any], key: Any = None) -> Any:
-        """What the model returns for each example.
+    def __call__(self, params: Any, batch: Batch, key: Any = None) -> Reports:
+        """What the model returns and tells of each example.
 
         Args:
           params: The parameters.
-          arrays: The arrays of a batch.
+          batch: A batch that this program's `pack` has made.
           key: A PRNG key, if random numbers are to be drawn; else None.
         """
-        run = Run(dict(zip(self._slots, map(jnp.asarray, arrays), strict=True)), ChainMap(), key)
+        run = Run(dict(zip(self._slots, map(jnp.asarray, batch.arrays), strict=True)), ChainMap(), key)
         run.put(self._params, [jnp.asarray(leaf) for leaf in jax.tree.leaves(params)])
         self._block.run(run)
-        return self._structure.unflatten([run.get(rows) for rows in self._results])
+        result = self._structure.unflatten([get(run) for get in self._results])
+        metrics: dict[str, tuple[Any, Any]] = {}
+        outputs: dict[str, RaggedRows] = {}
+        for report, get in self._reports:
+            if report.is_metric:
+                own = tuple(each * batch.weights for each in get(run))
+                before = metrics.get(report.name, (0.0, 0.0))
+                metrics[report.name] = (before[0] + own[0], before[1] + own[1])
+            else:
+                outputs[report.name] = get(run)
+        return Reports(result, metrics, outputs)
 
 
 def _names(structure: Any) -> str:
@@ -103,12 +113,52 @@ def _names(structure: Any) -> str:
     return f"spec: {str(structure).removeprefix('PyTreeDef(').removesuffix(')')}"
 
 
-def _rows_of(body: Body, value: Value, kind: Any) -> Rows:
-    """A result as rows: one for each example."""
-    if isinstance(value, Elements):
-        fix = "Reduce it, or take an element."
-        raise GraphError("the function's result", "arrays of fixed shapes", f"a sequence, {shape_text(kind)}", fix)
-    return body.rows(value, kind)
+def _result(body: Body, value: Value, kind: Any) -> Callable[[Run], Any]:
+    """Gives a result of the model: a row for each example, or rows and how many there are of each."""
+    if not isinstance(value, Elements):
+        rows = body.rows(value, kind)
+        return lambda run: run.get(rows)
+    lengths: list[Slot] = []
+    while isinstance(value, Elements):
+        lengths.append(_lengths(body, value.space))
+        body, value, kind = body.inside(value.space), value.element, element_type(kind)
+    rows, there = body.rows(value, kind), body.room.there
+    return lambda run: RaggedRows(run.get(rows), run.slots[there], [run.slots[slot] for slot in lengths])
+
+
+def _lengths(body: Body, space: IndexSpace) -> Slot:
+    """The array of the batch that says how many elements each row has; none where it is a copy."""
+    frame, around = body.room.place
+
+    def make(tables: RowTables) -> np.ndarray:
+        sizes = tables.column(frame, around, space.lengths(tables.data))
+        return np.where(tables.is_there(frame, around), sizes, 0).astype(np.int32)
+
+    return body.low.slot(("lengths", space), frame, make)
+
+
+def _report(body: Body, report: Report) -> tuple[Report, Callable[[Run], Any]]:
+    """Gives what is told of each example: of a metric sums, of an output the rows that count."""
+    low, space = body.low, report.values[0].space
+    there = body.at(low.room(low.root, space))
+    values, counts = (there.rows(view, view.rows.aval) for view in report.values)
+
+    def examples(tables: RowTables) -> np.ndarray:
+        own = tables.column(low.root, space, space.instances(tables.data))
+        return np.where(tables.is_there(low.root, space), own, len(tables.rows(low.root, body.space))).astype(np.int32)
+
+    of, plain = low.slot(("examples", space), low.root, examples), there.room.there
+
+    def sums(run: Run) -> Any:
+        n = run.size(body.room)
+        return [jax.ops.segment_sum(run.get(each), run.slots[of], n) for each in (values, counts)]
+
+    def rows(run: Run) -> RaggedRows:
+        is_there, n = run.get(counts) & run.slots[plain], run.size(body.room)
+        lengths = jax.ops.segment_sum(is_there.astype(np.int32), run.slots[of], n)
+        return RaggedRows(run.get(values), is_there, [lengths])
+
+    return report, sums if report.is_metric else rows
 
 
 def _example_value(leaf: LeafSpec, root: IndexSpace, low: RowLowering) -> Value:

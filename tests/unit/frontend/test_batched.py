@@ -166,8 +166,85 @@ def test_mistakes_have_errors():
         batched.pack([EXAMPLES[0], {"x": np.zeros((2, 2))}])
     with pytest.raises(DataError, match="a number from -7 to 6, of one of 7 entries"):
         batched.pack([{**EXAMPLES[0], "words": np.array([0, 7, 1])}])
-    with pytest.raises(GraphError, match=r"arrays of fixed shapes, got a sequence, float32\[n"):
-        amp.vmap(lambda p, s: s["x"], SPEC)(PARAMS, EXAMPLES)
+
+
+def test_sequences_come_back_as_values_and_lengths():
+    def lengthy(p, s):
+        letters = amp.map(lambda chars: amp.map(lambda c: p["embed"][c], chars), s["chars"])
+        return {"rows": amp.map(lambda x: x @ p["w"], s["x"]), "letters": letters, "own": s["words"]}
+
+    batched = amp.vmap(lengthy, SPEC, params=PARAMS)
+    found = batched(PARAMS, batched.pack(EXAMPLES, size=6))
+    assert isinstance(found["rows"], amp.RaggedRows) and found["rows"].lengths[0].tolist() == [*LENGTHS, 0, 0]
+    for rows, letters, own, each in zip(
+        *(found[k].tolist()[:4] for k in ("rows", "letters", "own")), EXAMPLES, strict=True
+    ):
+        want = lengthy(PARAMS, each)
+        compare(rows, np.asarray(want["rows"]).reshape(-1, 2))
+        assert own.tolist() == each["words"].tolist()
+        assert [len(part) for part in letters] == np.asarray(each["chars"].sizes).tolist()
+        compare(np.concatenate([np.zeros((0, 2)), *letters]), PARAMS["embed"][np.asarray(each["chars"].values)])
+
+
+def test_reports_are_metrics_and_outputs():
+    def model(p, s):
+        def word(w, x):
+            y = jnp.sum(p["embed"][w] * x)
+            amp.metric("large", w > 3, count=w > 1)
+            amp.cond(amp.read(y > 0), lambda: amp.metric("positive", y), lambda: None)
+            return y
+
+        def step(h, x):
+            h = jnp.tanh(h + x)
+            amp.output("states", h)
+            amp.cond(h[0] > 0, lambda: amp.output("above", h[0]), lambda: None)
+            return h, None
+
+        scores = amp.map(word, s["words"], s["x"])
+        amp.output("scores", scores)
+        amp.output("last", amp.scan(step, jnp.zeros(2), s["x"])[0])
+        amp.while_loop(lambda h: amp.read(h < 4), lambda h: (amp.metric("rounds", h), h + 1)[1], s["k"], most=5)
+        return amp.sum(scores)
+
+    batched = amp.vmap(model, SPEC, params=PARAMS)
+    found = batched.reports(PARAMS, batched.pack(EXAMPLES, size=5))
+    words = np.concatenate([each["words"] for each in EXAMPLES])
+    scores = [np.sum(PARAMS["embed"][each["words"]] * each["x"], axis=1) for each in EXAMPLES]
+    every = np.concatenate(scores)
+    averages = found.averages()
+    assert averages["large"] == pytest.approx((words > 3).sum() / (words > 1).sum())
+    assert averages["positive"] == pytest.approx(every[every > 0].mean(), rel=1e-5)
+    rounds = [number for each in EXAMPLES for number in range(int(each["k"]), 4)]
+    assert averages["rounds"] == pytest.approx(np.mean(rounds))
+    compare(found.outputs["scores"].tolist()[:4], scores)
+    for states, above, last, each in zip(
+        *(found.outputs[k].tolist()[:4] for k in ("states", "above", "last")), EXAMPLES, strict=True
+    ):
+        h, want = np.zeros(2), []
+        for x in each["x"]:
+            h = np.tanh(h + x)
+            want.append(h)
+        compare(states, np.array(want).reshape(-1, 2))
+        compare(above, np.array([h[0] for h in want if h[0] > 0]))
+        compare(last, np.array([h]))
+    compare(found.result[:4], np.array([each.sum() for each in scores]))
+
+
+def test_random_numbers_come_from_the_examples_key_or_the_batchs():
+    spec = {**SPEC, "key": "key<fry>[]"}
+    examples = [{**each, "key": jax.random.key(i)} for i, each in enumerate(EXAMPLES)]
+    own = lambda p, s: jax.random.normal(jax.random.fold_in(s["key"], s["k"])) * p["w"][0, 0]
+    compare(amp.vmap(own, spec)(PARAMS, examples), jnp.stack([own(PARAMS, each) for each in examples]))
+
+    def dropped(p, s):
+        return amp.map(lambda x: amp.dropout(jnp.ones(200), 0.25), s["x"])
+
+    batched = amp.vmap(dropped, SPEC, params=PARAMS)
+    batch = batched.pack(EXAMPLES)
+    assert (np.concatenate(batched(PARAMS, batch).tolist()) == 1).all()
+    first, second = (np.concatenate(batched(PARAMS, batch, key=jax.random.key(i)).tolist()) for i in (0, 1))
+    assert len({tuple(row) for row in [*first, *second]}) == 18  # no two rows alike
+    assert abs((first > 0).mean() - 0.75) < 0.05 and set(np.unique(first)) == {0, np.float32(1 / 0.75)}
 
 
 TREES = {

@@ -1,0 +1,79 @@
+"""Any model as one function of a batch (`amp.vmap`): values and gradients are those of the model as it is, example by example.
+
+Programs are those of the law of graphs (`support/random_models.py`), in float64. The batch is filled up with copies, and lies in another order
+than the examples. Most programs run operation by operation, as few programs of one primitive serve many models; one in eight is compiled as a whole.
+"""
+
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.effort import FULL
+from support.random_expressions import models, shapes
+from support.random_models import instance, parameters, spec
+
+import ampjax as amp
+
+DTYPE = "float64"
+TOLERANCE = 1e-9
+LARGEST = 1 << 20 if FULL else 60
+"""Operations of a model; an ordinary run leaves out the largest."""
+
+COMPILED = 8
+"""One program in so many is compiled as a whole."""
+
+pytestmark = pytest.mark.usefixtures("few_objects")
+
+
+def cases(largest=1 << 20):
+    sized = models().filter(lambda model: model.size <= largest)
+    return st.tuples(sized, st.integers(1, 3).flatmap(shapes), st.integers(0, 1 << 16))
+
+
+def close(one, other, what):
+    one, other = np.asarray(one), np.asarray(other)
+    assert one.shape == other.shape and one.dtype == other.dtype, f"{what}: {one.dtype}{one.shape}"
+    largest = max(1.0, np.abs(other).max(initial=0))
+    assert np.abs(one - other).max(initial=0) <= TOLERANCE * largest, f"{what}: {one}, the model gives {other}"
+
+
+def check(case):
+    model, lengths, seed = case
+    rng = np.random.default_rng(seed)
+    with jax.enable_x64(True), jax.disable_jit(seed % COMPILED != COMPILED // 2):
+        params = parameters(seed, DTYPE)
+        examples = [instance(seed + i, shape, DTYPE) for i, shape in enumerate(lengths)]
+        order = rng.permutation(len(examples))
+        weights, direction = rng.normal(size=len(examples)), jax.tree.map(lambda x: rng.normal(size=x.shape), params)
+        batched = amp.vmap(model, spec(DTYPE), params=params)
+        batch = batched.pack([examples[i] for i in order], size=len(examples) + seed % 3)
+
+        def weighted(p):
+            found = batched(p, batch)[: len(examples)]
+            return jnp.sum(found * weights[order]), found
+
+        (_, found), grads = jax.value_and_grad(weighted, has_aux=True)(params)
+    with jax.enable_x64(True), jax.disable_jit():
+        of_model = lambda p: jnp.stack([jnp.asarray(model(p, each)) for each in examples])
+        want, change = jax.jvp(of_model, (params,), (direction,))
+    close(found, want[order], "values")
+    derivative = sum(jax.tree.leaves(jax.tree.map(lambda g, d: np.sum(np.asarray(g) * d), grads, direction)))
+    close(derivative, np.sum(np.asarray(change) * weights), "derivative in a direction")
+
+
+@settings(max_examples=2000 if FULL else 60)
+@given(cases(LARGEST))
+def test_a_batch_computes_what_the_model_computes(case):
+    check(case)
+
+
+@pytest.mark.long
+@settings(max_examples=int(os.environ.get("AMPJAX_CASES", 5_000)))
+@given(cases())
+def test_thousands_of_models(case):
+    """More than an hour of one processor; `AMPJAX_CASES` sets another number."""
+    check(case)
