@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from ampjax.errors import DataError, GraphError
 from ampjax.frontend.batch_rules import (
@@ -23,6 +23,7 @@ from ampjax.frontend.batches.batch import Batch
 from ampjax.frontend.batches.ragged_results import Reports
 from ampjax.frontend.batches.row_program import RowProgram
 from ampjax.frontend.combinators.embeddings import AnyTable
+from ampjax.frontend.combinators.tracing import type_of
 from ampjax.frontend.instance_columns import Columns
 from ampjax.frontend.instance_spec import listed, parse
 
@@ -80,7 +81,9 @@ class Batched:
           DataError: If an example does not fit the spec, or the batch was packed for another function.
           GraphError: If the function has something that can't be expressed.
         """
-        return self._jitted(params, self._batch(params, examples), key).result
+        batch = self._batch(params, examples)
+        self._require(params, batch, "the result", lambda told: told.result)
+        return self._jitted(params, batch, key).result
 
     def reports(self, params: Any, examples: Sequence[Any] | Batch, *, key: Any = None) -> Reports:
         """What the function returns and tells: `amp.metric` and `amp.output`.
@@ -91,13 +94,27 @@ class Batched:
           key: As for a call.
 
         Returns:
-          The result, the metrics and the outputs of each example, a pytree.
+          The result, the metrics and the outputs of each example, a pytree. Of a batch without labels the outputs alone, which must not depend
+          on any.
 
         Raises:
           DataError: As a call.
           GraphError: As a call.
         """
-        return self._jitted(params, self._batch(params, examples), key)
+        batch = self._batch(params, examples)
+        self._require(params, batch, "the outputs", lambda told: told.outputs)
+        told = self._jitted(params, batch, key)
+        return replace(told, result=None, metrics={}) if batch.missing else told
+
+    def _require(self, params: Any, batch: Batch, what: str, part: Callable[[Reports], Any]) -> None:
+        """Checks that what is asked for does not depend on labels that were left out."""
+        found = self._program(params).missing_for(params, batch, part) if batch.missing else []
+        if found:
+            names = ", ".join(f"`{path}`" for path in found)
+            fix = (
+                "Give each example this leaf; `reports(...).outputs` may do without what only losses and metrics read."
+            )
+            raise DataError(f"{self!r}, labels=False", f"examples with the leaves behind {what}: {names}", "none", fix)
 
     def _batch(self, params: Any, examples: Sequence[Any] | Batch) -> Batch:
         program = self._program(params)
@@ -110,12 +127,13 @@ class Batched:
     def _run(self, params: Any, batch: Batch, key: Any) -> Reports:
         return self._program(params)(params, batch, key)
 
-    def pack(self, examples: Sequence[Any], *, size: int | None = None) -> Batch:
+    def pack(self, examples: Sequence[Any], *, size: int | None = None, labels: bool = True) -> Batch:
         """Lays examples out for a call: on the host, in NumPy.
 
         Args:
           examples: The examples, as the spec says.
           size: How many rows the batch has: what is left over holds copies, whose `weights` are 0. By default as many as examples.
+          labels: False packs for predictions: what results and outputs that are asked for do not depend on may be missing from all examples.
 
         Returns:
           The batch, a pytree of arrays.
@@ -127,7 +145,7 @@ class Batched:
         if self._last is None:
             fix = "Give `amp.vmap` the parameters as `params=`, or call the function once before."
             raise GraphError(f"{self!r}, pack", "types of the parameters", "none so far", fix)
-        columns = Columns(self._leaves, listed(examples))
+        columns = Columns(self._leaves, listed(examples), labels)
         n = len(columns)
         if not n:
             raise DataError(f"{self!r}, examples", "at least one example", "none", "Pass a list of examples.")
@@ -142,7 +160,7 @@ class Batched:
                 fix = "Give its rows as an array, `table.dense()`; models with tables in host memory train through `amp.compile`."
                 where = f"{self!r}, params{jax.tree_util.keystr(path)}"
                 raise GraphError(where, "arrays", "a table in host memory", fix)
-        types = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), params)
+        types = jax.tree.map(type_of, params)
         leaves, structure = jax.tree.flatten(types)
         key = structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves), jax.config.read("jax_enable_x64")
         if key not in self._programs:

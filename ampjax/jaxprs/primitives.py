@@ -54,6 +54,15 @@ def needed(jaxpr: Any) -> Any:
     return partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)[0]
 
 
+def inputs_read(jaxpr: Any) -> list[bool]:
+    """Which of an open jaxpr's inputs an output depends on.
+
+    Args:
+      jaxpr: An open jaxpr.
+    """
+    return list(partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[1])
+
+
 def value_of(atom: Any, env: dict[Any, Any]) -> Any:
     """The value of an equation's operand.
 

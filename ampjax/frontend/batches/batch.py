@@ -21,11 +21,13 @@ class Batch:
       weights: `[size]` floats: 1 for an example, 0 for a copy that fills the batch up.
       arrays: What the program reads.
       layout: What the arrays mean: programs of one layout read the same ones.
+      missing: Where labels were left out, the numbers of the arrays that they would have been in, and which leaves those are.
     """
 
     weights: Any
     arrays: Sequence[Any]
     layout: str = field(metadata={"static": True})
+    missing: tuple[tuple[int, tuple[str, ...]], ...] = field(default=(), metadata={"static": True})
 
     @property
     def size(self) -> int:

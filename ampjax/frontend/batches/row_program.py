@@ -16,13 +16,14 @@ from ampjax.frontend.batches.programs_of_rows import Block, Report, Rows, Run, S
 from ampjax.frontend.batches.ragged_results import RaggedRows, Reports
 from ampjax.frontend.batches.row_lowering import Body, RowLowering, Rule, Value, element_type
 from ampjax.frontend.batches.row_tables import RowTables
-from ampjax.frontend.combinators.tracing import trace, tracing
+from ampjax.frontend.combinators.tracing import trace, tracing, type_of
 from ampjax.frontend.combinators.user_errors import in_users_words, refuse_callbacks, refuse_leaks
 from ampjax.frontend.draft.index_spaces import Column, IndexSpace
 from ampjax.frontend.draft.values import Constant, Elements, Static
 from ampjax.frontend.instance_columns import Columns
 from ampjax.frontend.instance_spec import LeafSpec
 from ampjax.frontend.missing_labels import missing_leaves
+from ampjax.jaxprs.primitives import inputs_read
 
 
 class RowProgram:
@@ -82,7 +83,36 @@ class RowProgram:
         tables = RowTables(columns, size)
         weights = np.zeros(size, np.float32)
         weights[: len(columns)] = 1
-        return Batch(weights, tuple(slot.make(tables) for slot in self._slots), self.layout)
+        arrays: list[np.ndarray] = []
+        missing: list[tuple[int, tuple[str, ...]]] = []
+        for number, slot in enumerate(self._slots):
+            with columns.noting_missing() as read:
+                arrays.append(slot.make(tables))
+            if read:
+                missing.append((number, tuple(sorted(read))))
+        return Batch(weights, tuple(arrays), self.layout, tuple(missing))
+
+    def missing_for(self, params: Any, batch: Batch, part: Callable[[Reports], Any]) -> list[str]:
+        """The leaves that a batch has not and that a part of what is told depends on.
+
+        Args:
+          params: The parameters, or their types.
+          batch: The batch.
+          part: The part.
+        """
+
+        def kind(x: Any) -> jax.ShapeDtypeStruct:
+            shape = [
+                max(n, 1) for n in jnp.shape(x)
+            ]  # of sequences that are missing there may be no row, which nobody would read
+            return jax.ShapeDtypeStruct(shape, jnp.result_type(x))
+
+        shapes = jax.tree.map(type_of, params), jax.tree.map(kind, batch)
+        closed = jax.make_jaxpr(lambda params, batch: jax.tree.leaves(part(self(params, batch))))(*shapes)
+        n = len(self._slots)
+        read = inputs_read(closed.jaxpr)[-n - 1 :]
+        first = len(read) - n
+        return sorted({path for number, paths in batch.missing if read[first + number] for path in paths})
 
     def __call__(self, params: Any, batch: Batch, key: Any = None) -> Reports:
         """What the model returns and tells of each example.

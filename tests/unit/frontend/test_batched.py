@@ -247,6 +247,25 @@ def test_random_numbers_come_from_the_examples_key_or_the_batchs():
     assert abs((first > 0).mean() - 0.75) < 0.05 and set(np.unique(first)) == {0, np.float32(1 / 0.75)}
 
 
+def test_labels_may_be_left_out_where_only_outputs_are_wanted():
+    def model(p, s):
+        score = amp.sum(amp.map(lambda x: jnp.sum(x @ p["w"]), s["x"]))
+        amp.output("score", score)
+        amp.metric("right", (score > 0) == (s["k"] > 0))
+        return (score - s["k"]) ** 2
+
+    batched = amp.vmap(model, {"x": "float32[n,2]", "k": "int32[]"}, params=PARAMS)
+    batch = batched.pack([{"x": each["x"]} for each in EXAMPLES], labels=False)
+    found = batched.reports(PARAMS, batch)
+    want = batched.reports(PARAMS, EXAMPLES)
+    compare(found.outputs["score"].tolist(), want.outputs["score"].tolist())
+    assert found.result is None and found.metrics == {} and set(want.averages()) == {"right"}
+    with pytest.raises(DataError, match=r"with the leaves behind the result: `\['k'\]`, got none"):
+        batched(PARAMS, batch)
+    with pytest.raises(DataError, match=r"with the leaves behind the outputs: `\['x'\]`"):
+        batched.reports(PARAMS, batched.pack([{"k": 1}], labels=False))
+
+
 TREES = {
     "tree": amp.Tree("int32[v]", "int32[v]", {"word": "int32[v]"}),
     "nodes": "float32[a,2]",
