@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import jax
+import numpy as np
 
 from ampjax.errors import DataError, GraphError
 from ampjax.frontend.batch_rules import (
@@ -127,12 +128,16 @@ class Batched:
     def _run(self, params: Any, batch: Batch, key: Any) -> Reports:
         return self._program(params)(params, batch, key)
 
-    def pack(self, examples: Sequence[Any], *, size: int | None = None, labels: bool = True) -> Batch:
+    def pack(
+        self, examples: Sequence[Any], *, size: int | None = None, parts: int | None = None, labels: bool = True
+    ) -> Batch:
         """Lays examples out for a call: on the host, in NumPy.
 
         Args:
           examples: The examples, as the spec says.
           size: How many rows the batch has: what is left over holds copies, whose `weights` are 0. By default as many as examples.
+          parts: Deals the examples out to so many batches of equal shapes, one after the other, such as one for each device; all arrays then have
+            an axis for the parts in front. `size` is that of a part.
           labels: False packs for predictions: what results and outputs that are asked for do not depend on may be missing from all examples.
 
         Returns:
@@ -145,13 +150,17 @@ class Batched:
         if self._last is None:
             fix = "Give `amp.vmap` the parameters as `params=`, or call the function once before."
             raise GraphError(f"{self!r}, pack", "types of the parameters", "none so far", fix)
-        columns = Columns(self._leaves, listed(examples), labels)
-        n = len(columns)
-        if not n:
-            raise DataError(f"{self!r}, examples", "at least one example", "none", "Pass a list of examples.")
-        if size is not None and size < n:
-            raise DataError(f"{self!r}, size", f"at least {n}, the number of examples", f"{size}", "Pack fewer.")
-        return self._last.pack(columns, n if size is None else size)
+        given, n_parts = listed(examples), 1 if parts is None else parts
+        n = len(given)
+        least = -(-n // n_parts)
+        if not n or n_parts < 1 or least * (n_parts - 1) >= n:
+            expected = "at least one example" + ("" if parts is None else f" for each of {n_parts} parts")
+            raise DataError(f"{self!r}, examples", expected, f"{n or 'none'}", "Pass a list of examples.")
+        if size is not None and size < least:
+            raise DataError(f"{self!r}, size", f"at least {least}, the number of examples", f"{size}", "Pack fewer.")
+        columns = [Columns(self._leaves, given[i * least : (i + 1) * least], labels) for i in range(n_parts)]
+        batches = self._last.pack(columns, least if size is None else size)
+        return batches[0] if parts is None else jax.tree.map(lambda *each: np.stack(each), *batches)
 
     def _program(self, params: Any) -> RowProgram:
         """The program for parameters of these types; made at first use."""

@@ -9,17 +9,20 @@ from typing import Any
 import jax
 import numpy as np
 
+from ampjax.errors import GraphError
 from ampjax.frontend.batches.programs_of_rows import Block, Room, Rows, Run, Slot, View, taken
 from ampjax.frontend.batches.row_lowering import Body, Loop, RowLowering, Value, element_type
-from ampjax.frontend.batches.row_tables import Frame, RowTables, rounded
+from ampjax.frontend.batches.row_tables import Frame, RowTables
 from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.draft.values import Constant, Elements, Static
+from ampjax.jaxprs.primitives import shape_text
 
 
 def loop(
     body: Body,
     frame: Frame,
     carry: Sequence[tuple[Value, Any]],
+    line: str,
     step: Callable[[Block, Sequence[Rows]], tuple[list[Rows], list[tuple[Room, Value, Any]]]],
 ) -> tuple[list[Value], list[Value]]:
     """Adds a loop over the levels of a frame.
@@ -28,15 +31,23 @@ def loop(
       body: Where.
       frame: The frame.
       carry: What it takes from level to level: values before it, as rows of the body's room, and their types.
+      line: The user's line.
       step: Adds the steps of a level to a block: from what is carried to what that is after the level, and to what each level gives: its room,
         the value and its type.
 
     Returns:
       What is carried out, and for what each level gives, all levels' values.
+
+    Raises:
+      GraphError: If a sequence is carried.
     """
     low = body.low
     made = low.loops[frame] = Loop(frame)
     made.block.outer = body.block
+    for value, kind in carry:
+        if isinstance(value, Elements):
+            fix = "Carry what has a fixed shape: a sum, or one element."
+            raise GraphError(line, "arrays that a loop carries", f"a sequence, {shape_text(kind)}", fix)
     before = [body.rows(value, kind) for value, kind in carry]
     inside = [Rows(rows.aval, rows.room) for rows in before]
     made.block.give(inside)
@@ -139,7 +150,7 @@ def side_by_side(body: Body, space: IndexSpace, reverse: bool) -> Frame:
         starts = np.zeros(rows.shape, np.int64)
         starts[rows >= 0] = space.starts(data)[rows[rows >= 0]]
         sizes, starts = sizes[..., None, :], starts[..., None, :]
-        level = np.arange(rounded(int(sizes.max(initial=0))))[:, None]
+        level = np.arange(tables.rounded((space, around, frame, reverse), int(sizes.max(initial=0))))[:, None]
         number = sizes - 1 - level if reverse else level + np.zeros_like(sizes)
         return np.where(level < sizes, starts + number, -1)
 

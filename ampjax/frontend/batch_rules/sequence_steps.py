@@ -54,7 +54,7 @@ def scan(body: Body, call: Call, operands: Sequence[Value]) -> list[Value]:
             after.append(chosen(block, mask, new, old))
         return after, [(each.room, value, kind) for value, kind in zip(results[k:], types[k:], strict=True)]
 
-    last, ys = loop(body, frame, list(zip(init, types, strict=False)), level)
+    last, ys = loop(body, frame, list(zip(init, types, strict=False)), call.line, level)
     return [*last, *(Elements(space, y) for y in ys)]
 
 

@@ -13,7 +13,7 @@ from ampjax.errors import GraphError
 from ampjax.frontend.batch_rules.level_loops import loop
 from ampjax.frontend.batches.programs_of_rows import Block, Room, Rows, Run, Slot, View, along, as_typed, taken
 from ampjax.frontend.batches.row_lowering import Body, Value
-from ampjax.frontend.batches.row_tables import Frame, RowTables, rounded
+from ampjax.frontend.batches.row_tables import Frame, RowTables
 from ampjax.frontend.combinators.tracing import Call
 from ampjax.frontend.draft.index_spaces import IndexSpace
 from ampjax.frontend.draft.values import Elements
@@ -63,7 +63,7 @@ def waiting_loop(
             after.append(_written(block, each.rows(value, old.aval), old, plain, place))
         return after, []
 
-    last, _ = loop(inner, frame, start, level)
+    last, _ = loop(inner, frame, start, call.line, level)
     return [Elements(space, value) for value in last]
 
 
@@ -96,11 +96,11 @@ def _frame(outer: Frame, space: IndexSpace, levels: Levels) -> Frame:
         own = groups[group, at]
         level = levels(tables.data)[own]
         group, own, level = group[level >= 0], own[level >= 0], level[level >= 0]
-        n_levels = rounded(int(level.max(initial=-1)) + 1)
+        n_levels = tables.rounded((outer, space, levels, "levels"), int(level.max(initial=-1)) + 1)
         line = group * n_levels + level
         order = np.argsort(line, kind="stable")
         n_there = np.bincount(line, minlength=len(groups) * n_levels)
-        width = rounded(int(n_there.max(initial=0)))
+        width = tables.rounded((outer, space, levels, "rows"), int(n_there.max(initial=0)))
         found = np.full((len(groups) * n_levels, width), -1)
         first = np.cumsum(n_there) - n_there
         found[line[order], np.arange(len(order)) - first[line[order]]] = own[order]

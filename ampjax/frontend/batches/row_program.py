@@ -68,19 +68,28 @@ class RowProgram:
         self._slots = low.slots
         self.layout = hashlib.sha256(repr([len(self._slots), str(traced.jaxpr)]).encode()).hexdigest()[:16]
 
-    def pack(self, columns: Columns, size: int) -> Batch:
-        """Examples as arrays.
+    def pack(self, parts: Sequence[Columns], size: int) -> list[Batch]:
+        """Examples as arrays: batches of equal shapes.
 
         Args:
-          columns: The examples.
-          size: Rows of the batch: as many as examples, or more.
+          parts: The examples of each batch.
+          size: Rows of each: as many as examples, or more.
 
         Raises:
           DataError: If a number in an example is not what the model can use.
         """
-        for check in self._low.host.draft.checks:
-            missing_leaves(columns, lambda check=check: check(columns))
-        tables = RowTables(columns, size)
+        for columns in parts:
+            for check in self._low.host.draft.checks:
+                missing_leaves(columns, lambda check=check, columns=columns: check(columns))
+        tables = [RowTables(columns, size) for columns in parts]
+        batches = [self._packed(each, size) for each in tables]
+        if len(parts) == 1:
+            return batches
+        sizes = {key: max(each.sizes[key] for each in tables) for key in tables[0].sizes}
+        return [self._packed(RowTables(columns, size, sizes), size) for columns in parts]
+
+    def _packed(self, tables: RowTables, size: int) -> Batch:
+        columns = tables.data
         weights = np.zeros(size, np.float32)
         weights[: len(columns)] = 1
         arrays: list[np.ndarray] = []

@@ -8,7 +8,7 @@ what that row computes, and nothing that is not finite comes from it alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,13 +60,28 @@ class RowTables:
     Args:
       data: The batch's examples as columns.
       size: Rows of the space of examples: as many as there are, or more.
+      least: Sizes that are not to be smaller, by what they are sizes of: those of another batch, whose shapes this one is to have.
+
+    Attributes:
+      sizes: All sizes, by what they are sizes of.
     """
 
-    def __init__(self, data: Columns, size: int):
-        self.data, self._size = data, size
+    def __init__(self, data: Columns, size: int, least: Mapping[Hashable, int] | None = None):
+        self.data, self._size, self._least = data, size, least or {}
+        self.sizes: dict[Hashable, int] = {}
+
+    def rounded(self, key: Hashable, n: int) -> int:
+        """A size that holds so many rows or levels: of a short ladder, so that few shapes are compiled.
+
+        Args:
+          key: What it is the size of.
+          n: How many there are.
+        """
+        self.sizes[key] = max(rounded(n), self._least.get(key, 0))
+        return self.sizes[key]
 
     def _once(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        return self.data.once(("tables", self._size, key), make)
+        return self.data.once((self, key), make)
 
     def rows(self, frame: Frame, space: IndexSpace) -> np.ndarray:
         """`[..., rows]`: which row of the space lies at each place; -1 where none does."""
@@ -150,16 +165,16 @@ class RowTables:
             rows = np.full(self._size, -1)
             rows[: len(self.data)] = np.arange(len(self.data))
             return rows
-        return self._inside(self.rows(frame, space.parent), space)
+        return self._inside(self.rows(frame, space.parent), frame, space)
 
-    def _inside(self, outer: np.ndarray, space: IndexSpace) -> np.ndarray:
+    def _inside(self, outer: np.ndarray, frame: Frame, space: IndexSpace) -> np.ndarray:
         """The rows of a space in the order of the rows around it, level by level."""
         groups = outer.reshape(int(np.prod(outer.shape[:-1])), outer.shape[-1])
         at = np.nonzero(groups >= 0)
         sizes = space.lengths(self.data)[groups[at]]
         group = at[0].repeat(sizes)
         in_group = np.bincount(group, minlength=len(groups))
-        width = rounded(int(in_group.max(initial=0)))
+        width = self.rounded((frame, space), int(in_group.max(initial=0)))
         found = np.full((len(groups), width), -1)
         first = np.cumsum(in_group) - in_group
         found[group, np.arange(len(group)) - first[group]] = ranges(space.starts(self.data)[groups[at]], sizes)
