@@ -50,10 +50,10 @@ def test_programs_of_a_page(path):
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(DOCS).as_posix())
 def test_each_model_of_a_page_is_compiled(path):
-    """A model that only runs as a function may hold what `amp.compile` refuses."""
+    """A model that only runs as a function may hold what `amp.compile` and `amp.vmap` refuse."""
     programs = "".join(block for _, kind, block in BLOCK.findall(path.read_text(encoding="utf-8")) if kind == "python")
     models = re.findall(r"^def (\w+)\(params, example\)", programs, re.MULTILINE)
-    assert [model for model in models if not re.search(rf"amp\.compile\(\s*{model},", programs)] == []
+    assert [model for model in models if not re.search(rf"amp\.(compile|vmap)\(\s*{model},", programs)] == []
 
 
 @pytest.mark.parametrize(

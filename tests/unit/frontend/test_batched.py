@@ -150,6 +150,21 @@ def test_an_ensemble_is_a_vmap_over_parameters():
     compare(both[1], batched(jax.tree.map(lambda x: 0.5 * x, PARAMS), batch))
 
 
+def test_an_element_at_a_computed_place_is_taken():
+    def model(p, s):
+        place = amp.sum(amp.map(lambda x: (x @ p["w"])[0] > 0, s["x"]))
+        return amp.cond(amp.length(s["x"]) > 0, lambda: jnp.sum(amp.take(s["x"], place - 1) @ p["w"]), lambda: 0.0)
+
+    def want(p, s):
+        place = int(np.sum(np.asarray(s["x"] @ PARAMS["w"])[:, 0] > 0))
+        return jnp.sum(s["x"][place - 1] @ p["w"]) if len(s["x"]) else 0.0
+
+    batched = amp.vmap(model, SPEC, params=PARAMS)
+    compare(batched(PARAMS, EXAMPLES), jnp.stack([jnp.asarray(want(PARAMS, each)) for each in EXAMPLES]))
+    grads = jax.grad(lambda p: batched(p, batched.pack(EXAMPLES)).sum())(PARAMS)
+    compare(grads, jax.grad(lambda p: sum(want(p, each) for each in EXAMPLES))(PARAMS))
+
+
 def test_mistakes_have_errors():
     batched = amp.vmap(of_words, SPEC)
     with pytest.raises(GraphError, match=r"pack: expected types of the parameters, got none so far"):
@@ -327,6 +342,18 @@ def test_trees_graphs_and_recursions(function):
     batch = batched.pack(STRUCTURED, size=6)
     grads = jax.jit(jax.grad(lambda p: jnp.sum(batched(p, batch) * batch.weights)))(PARAMS)
     compare(grads, jax.grad(lambda p: sum(function(p, each) for each in STRUCTURED))(PARAMS))
+
+
+def test_a_recursion_may_ask_where_a_value_chooses():
+    def model(p, s):
+        def each(recur, ab):
+            score = recur(ab[0])
+            return amp.cond(amp.read(score[0] > 0), lambda: jnp.tanh(recur(ab[1]) @ p["w"]), lambda: score * 2 + 0.5)
+
+        return amp.sum(amp.map(jnp.sum, amp.recurse(each, p["embed"][1], s["order"])))
+
+    batched = amp.vmap(model, TREES, params=PARAMS)
+    compare(batched(PARAMS, STRUCTURED), jnp.stack([model(PARAMS, each) for each in STRUCTURED]))
 
 
 def test_examples_that_are_no_trees_or_graphs_are_named():
