@@ -33,7 +33,6 @@ def without_calls(
     Returns:
       The program, without equations that none of these results needs.
     """
-
     if not any(eqn.primitive.name in CALLS for eqn in jaxpr.eqns):  # a trace of hundreds of tables takes long
         return primitives.needed(jaxpr, n_results), constants
 

@@ -64,7 +64,7 @@ def trace(function: Callable[..., Tree], *args: Tree) -> FlatProgram:
     closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
     flat, values = opened(closed)
     flat = inlined(flat)
-    if any(eqn.primitive.name in (*_INLINED, "cond") for eqn in flat.eqns):
+    if any(eqn.primitive.name in (*_INLINED, "cond") for eqn in flat.eqns):  # a trace of hundreds of tables takes long
         whole, leaves = (flat, values), jax.tree.leaves(args)
         flat, values = opened(jax.make_jaxpr(lambda *leaves: _evaluate(*whole, leaves))(*leaves))
     alive = needed(flat)
