@@ -231,4 +231,6 @@ def naming_variable(path: str, call: Any) -> Any:
     try:
         return call()
     except TableError as error:
-        raise TableError(f"variable `{readable(path)}`, {error.where}", error.expected, error.got, error.fix) from error
+        raise TableError(
+            f"variable `{readable(path)}`, {error.where}", error.expected, readable(error.got), error.fix
+        ) from error
