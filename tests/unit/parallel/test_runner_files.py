@@ -210,7 +210,7 @@ def test_errors_write_variables_as_explanations_do(tmp_path):
     trained().save(tmp_path / "c")
     with pytest.raises(DataError, match=r"table `table`: expected shape \(10, 3\)"):
         make(rows=10).build(BATCH).restore(tmp_path / "c")
-    with pytest.raises(TableError, match="^tx, table `table`: expected an update that works row by row"):
+    with pytest.raises(TableError, match=r"^tx, table `table`: expected an update that works row by row"):
         make(optax.adafactor(0.1, min_dim_size_to_factor=2), run_option="ps").build(BATCH)
     runner = make()
     exploded = BATCH | {"y": np.full(4, 1e38, np.float32)}
