@@ -33,6 +33,8 @@ def without_calls(
     Returns:
       The program, without equations that none of these results needs.
     """
+    if not any(eqn.primitive.name in CALLS for eqn in jaxpr.eqns):  # a trace of hundreds of tables takes long
+        return primitives.needed(jaxpr, n_results), constants
 
     def function(*args: Any) -> list[Any]:
         return _evaluated(jaxpr, constants, args, None)[:n_results]

@@ -12,9 +12,9 @@ from typing import Any
 import jax
 import optax
 from jax.extend.core import Literal
-from jax.interpreters import partial_eval
 
-from ampjax.jaxprs.primitives import CALLS, REMATERIALIZED, bind, called, evaluate, opened
+from ampjax.jaxprs.inlining import inlined
+from ampjax.jaxprs.primitives import CALLS, REMATERIALIZED, bind, called, evaluate, needed, opened
 
 Tree = Any
 Var = Any  # jax.extend.core.Var, which type checkers do not take for a type
@@ -41,6 +41,13 @@ class FlatProgram:
     constants: dict[Var, Any]
     structure: Any
 
+    @property
+    def shapes(self) -> Tree:
+        """The shapes and dtypes of the result."""
+        avals = (atom.aval for atom in self.outputs)
+        leaves = (jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type) for aval in avals)
+        return jax.tree.unflatten(self.structure, leaves)
+
 
 def trace(function: Callable[..., Tree], *args: Tree) -> FlatProgram:
     """Traces a pure function. Arguments may be `jax.ShapeDtypeStruct`s: nothing is allocated.
@@ -54,11 +61,14 @@ def trace(function: Callable[..., Tree], *args: Tree) -> FlatProgram:
     Returns:
       The program.
     """
-    whole, shape = jax.make_jaxpr(function, return_shape=True)(*args)
-    flat = jax.make_jaxpr(lambda *leaves: _evaluate(whole.jaxpr, whole.consts, leaves))(*jax.tree.leaves(args))
-    alive, used = partial_eval.dce_jaxpr(flat.jaxpr, [True] * len(flat.jaxpr.outvars), instantiate=True)
-    del used  # `instantiate` keeps all inputs
-    constants = dict(zip(alive.constvars, flat.consts, strict=True))
+    closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
+    flat, values = opened(closed)
+    flat = inlined(flat)
+    if any(eqn.primitive.name in (*_INLINED, "cond") for eqn in flat.eqns):  # a trace of hundreds of tables takes long
+        whole, leaves = (flat, values), jax.tree.leaves(args)
+        flat, values = opened(jax.make_jaxpr(lambda *leaves: _evaluate(*whole, leaves))(*leaves))
+    alive = needed(flat)
+    constants = dict(zip(alive.constvars, values, strict=True))
     return FlatProgram(
         tuple(alive.eqns), tuple(alive.invars), tuple(alive.outvars), constants, jax.tree.structure(shape)
     )

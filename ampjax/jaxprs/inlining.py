@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax.extend.core as jex
+import jax.numpy as jnp
+import numpy as np
 
 from ampjax.jaxprs.primitives import called, opened, source_line
 
@@ -42,11 +44,22 @@ def _add(jaxpr: Any, env: dict[Any, Any], eqns: list[Any], caller: Any) -> list[
             env.update(zip(eqn.outvars, _add(body, inside, eqns, caller or eqn), strict=True))
         elif caller is None:
             eqns.append(eqn if not env else eqn.replace(invars=named(eqn.invars)))
+        elif (number := _cast_number(eqn, named(eqn.invars))) is not None:
+            env[eqn.outvars[0]] = number
         else:  # a body may be called again
             env.update({var: jex.Var(var.aval) for var in eqn.outvars})
             line = eqn.source_info if source_line(eqn) else caller.source_info
             eqns.append(eqn.replace(invars=named(eqn.invars), outvars=named(eqn.outvars), source_info=line))
     return named(jaxpr.outvars)
+
+
+def _cast_number(eqn: Any, atoms: Sequence[Any]) -> Any:
+    """A number that an equation only casts, as JAX casts it while it traces; None if it does anything else."""
+    if eqn.primitive.name != "convert_element_type" or not isinstance(atoms[0], jex.Literal):
+        return None
+    aval, value = eqn.outvars[0].aval, np.asarray(atoms[0].val)
+    is_real = all(jnp.isdtype(kind, ("bool", "real floating", "integral")) for kind in (aval.dtype, value.dtype))
+    return jex.Literal(value.astype(aval.dtype), aval) if is_real and not aval.shape else None
 
 
 def _is_small_call(eqn: Any) -> bool:

@@ -45,13 +45,15 @@ def opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
     return getattr(jaxpr, "jaxpr", jaxpr), getattr(jaxpr, "consts", ())
 
 
-def needed(jaxpr: Any) -> Any:
+def needed(jaxpr: Any, n_results: int | None = None) -> Any:
     """An open jaxpr without equations that neither an output nor a side effect needs. Its inputs and constants stay.
 
     Args:
       jaxpr: An open jaxpr.
+      n_results: How many of its outputs are wanted, the first ones; None for all.
     """
-    return partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)[0]
+    wanted = len(jaxpr.outvars) if n_results is None else n_results
+    return partial_eval.dce_jaxpr(jaxpr, [i < wanted for i in range(len(jaxpr.outvars))], instantiate=True)[0]
 
 
 def inputs_read(jaxpr: Any) -> list[bool]:

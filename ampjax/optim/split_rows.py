@@ -73,9 +73,10 @@ def split_rows(
         raise SettingsError("tx", "an optax transform", type(tx).__name__, "Pass for example `optax.adam(1e-3)`.")
     params = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype), params)
     owners = _table_leaves(params, tables)
-    shapes = jax.eval_shape(tx.init, params)
+    first = trace(tx.init, params)
+    shapes = first.shapes
     states = TableLeaves.of(shapes, _aligned_states(tx, params, owners, shapes, transposed))
-    first, step = trace(tx.init, params), _traced_update(tx, params, shapes)
+    step = _traced_update(tx, params, shapes)
     rows, state_rows = _rows(owners, transposed), _rows(states, transposed)
     grads = [row and replace(row, is_gradient=True) for row in rows]
     programs = (first, find_dependence(first, rows)), (step, find_dependence(step, [*grads, *state_rows, *rows]))

@@ -31,9 +31,18 @@ from ampjax.parallel.training import Training
 from ampjax.parallel.workers.process_group import ProcessState
 from ampjax.parallel.workers.recovery import Recovery
 from ampjax.utils.counted import counted
-from ampjax.utils.setting_checks import at_least
+from ampjax.utils.setting_checks import assignable, at_least
 
 Tree = Any
+
+_IN_PLACE_OF = {
+    "learning_rate": "Make the optimizer with `optax.inject_hyperparams`, as in `inject_hyperparams(optax.adam)(learning_rate=0.1)`; then assign "
+    '`runner.opt_state.hyperparams["learning_rate"]`.',
+    "params": "`runner.reset(params)` starts anew from other parameters.",
+    "steps": "`runner.restore(folder)` goes on from a checkpoint and its steps; `runner.reset(params)` starts anew.",
+    "tx": "Make another runner from `runner.params`; of this optimizer `runner.opt_state` can be assigned.",
+}
+"""By attribute what users do in place of an assignment."""
 
 
 class Runner:
@@ -54,6 +63,10 @@ class Runner:
     ):
         self._training = Training(setup, params, partitioners, clock)
         self._evaluation: Evaluator | None = None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        assignable(self, "runner", name, _IN_PLACE_OF)
+        super().__setattr__(name, value)
 
     def __repr__(self) -> str:
         resources = self.setup.resources
@@ -378,8 +391,8 @@ class Runner:
     def restore(self, path: str | Path) -> None:
         """Restores a checkpoint that `save` wrote, after all of it has been read and checked.
 
-        Before the first batch it is not yet known where variables are kept. So then only the parameters' shapes are compared, and the
-        folder must not be removed: it is read and checked as a whole at the first batch, or when parameters or optimizer state are read.
+        Before the first batch it is not yet known where variables are kept. So then only the parameters' shapes and the optimizer are compared, and
+        the folder must not be removed: it is read and checked as a whole at the first batch, or when parameters or optimizer state are read.
         What was a table there is a table here, whatever alpha would say, and what was dense is dense; a runner that has decided otherwise is
         planned anew.
 
@@ -387,7 +400,7 @@ class Runner:
           path: The folder.
 
         Raises:
-          DataError: If it is of another model.
+          DataError: If it is of another model or optimizer.
           SettingsError: If a setting says that its tables are dense, or its dense variables tables.
           TableError: If files are missing, cut off or altered.
         """
@@ -404,7 +417,7 @@ class Runner:
 
         Raises:
           SettingsError: If the settings name no folder.
-          DataError: If the checkpoint is of another model.
+          DataError: If the checkpoint is of another model or optimizer.
           TableError: If all checkpoints are damaged.
 
         Warns:

@@ -24,7 +24,8 @@ from ampjax.devices import random_keys
 from ampjax.errors import DataError, TableError
 from ampjax.optim.row_rule import RowRule, RowState
 from ampjax.optim.split_rows import split_rows
-from ampjax.parallel.config.leaf_paths import by_path, names
+from ampjax.optim.state_parts import require_same_parts
+from ampjax.parallel.config.leaf_paths import by_path, names, readable
 from ampjax.parallel.planning.saved_tables import SavedTables
 from ampjax.sparse.detection.row_axes import LEADING, from_table, table_shape, to_table
 from ampjax.sparse.table import leftovers, table_files
@@ -245,6 +246,24 @@ def notes_of(folder: str | Path) -> Any:
     return _facts(_whole_one(folder)).get("notes")
 
 
+def check_optimizer(folder: str | Path, expected: str) -> None:
+    """Checks that a runner's checkpoint is of its optimizer, as far as the parts of their states tell. Older checkpoints don't say.
+
+    Args:
+      folder: What `save` wrote.
+      expected: The parts of its optimizer's state, as `parts_of` names them.
+
+    Raises:
+      DataError: If it is of another optimizer.
+      SettingsError: If the folder is no path.
+      TableError: If there is no manifest, or it was altered.
+    """
+    notes = notes_of(folder)
+    saved = notes.get("optimizer", expected) if isinstance(notes, dict) else expected
+    fix = "Make the runner with the optimizer of the one that saved it; or begin with its parameters alone."
+    require_same_parts(f"checkpoint `{_whole_one(folder)}`, optimizer", expected, saved, fix)
+
+
 def load(
     folder: str | Path,
     params: Tree,
@@ -272,8 +291,8 @@ def load(
     folder = _whole_one(folder)
     facts = _facts(folder)
     dtypes = {path: copies[0].dtype for copies in like.values() for path in copies[0].shapes}
-    _check(folder, "tables", sorted(dtypes), sorted(facts["tables"]))
-    _check(folder, "axes of rows", sorted(_listed(axes or {}).items()), sorted(facts["axes"].items()))
+    _check(folder, "tables", sorted(map(readable, dtypes)), sorted(map(readable, facts["tables"])))
+    _check(folder, "axes of rows", _readable_axes(axes or {}), _readable_axes(facts["axes"]))
     _check_dtypes(folder, facts, params, dtypes)
     _check(folder, "dense leaves", _described(params, state), facts["leaves"])
     _, leaves = table_files.read_arrays(folder / _DENSE, facts)
@@ -323,6 +342,10 @@ def _listed(axes: Axes) -> dict[str, list[int]]:
     return {path: list(leaf_axes) for path, leaf_axes in axes.items()}
 
 
+def _readable_axes(axes: Axes) -> list[tuple[str, list[int]]]:
+    return sorted((readable(path), leaf_axes) for path, leaf_axes in _listed(axes).items())
+
+
 def _check_axes(folder: Path, axes: Axes, shapes: Mapping[str, Sequence[int]]) -> None:
     """Raises unless parameters have the axes that the checkpoint names. Parameters that the model lacks are reported elsewhere.
 
@@ -332,7 +355,7 @@ def _check_axes(folder: Path, axes: Axes, shapes: Mapping[str, Sequence[int]]) -
     for path, leaf_axes in axes.items():
         if path in shapes and leaf_axes[-1] >= len(shapes[path]):
             fix = "Restore into the same model."
-            where = f"checkpoint `{folder}`, table `{path}`, axes of rows"
+            where = f"checkpoint `{folder}`, table `{readable(path)}`, axes of rows"
             raise DataError(where, f"axes of {list(shapes[path])}", f"{list(leaf_axes)}", fix)
 
 
@@ -341,7 +364,8 @@ def _load_table(folders: Mapping[str, Path], like: Like) -> Table:
         saved = tuple(table_files.read_manifest(folders[path], shape=list)["shape"])
         if saved != shape:
             fix = "Restore into the same model: a table has as many rows as when it was saved."
-            raise DataError(f"checkpoint `{folders[path].parent}`, table `{path}`", f"shape {shape}", f"{saved}", fix)
+            where = f"checkpoint `{folders[path].parent}`, table `{readable(path)}`"
+            raise DataError(where, f"shape {shape}", f"{saved}", fix)
     each = [folders[path] for path in like.shapes]
     return Table.load_parts(each, like.rule, states=[like.states[path] for path in like.shapes], **like.settings)
 
@@ -381,7 +405,7 @@ def _check_dtypes(folder: Path, facts: Mapping[str, Any], params: Tree, tables: 
                 f"Restore it into parameters of {found[path]}; to go on in {dtype}, begin a new run with its parameters, cast: "
                 "`jax.tree.map(lambda leaf: leaf.astype(...), params)`."
             )
-            where = f"checkpoint `{folder}`, parameter `{path.removeprefix(_PARAMS)}`"
+            where = f"checkpoint `{folder}`, parameter `{readable(path.removeprefix(_PARAMS))}`"
             raise DataError(where, f"{dtype}", found[path], fix)
 
 

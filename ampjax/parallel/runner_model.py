@@ -17,6 +17,7 @@ import optax
 
 from ampjax.devices.random_keys import copy_leaf
 from ampjax.errors import DataError
+from ampjax.optim.state_parts import parts_of
 from ampjax.parallel import runner_files
 from ampjax.parallel.assigned_state import leaves_of
 from ampjax.parallel.config.leaf_paths import names
@@ -85,7 +86,7 @@ class InitialModel:
         self.state = jax.tree.unflatten(jax.tree.structure(state), (leaves_of(state) | dict(leaves)).values())
 
     def restore(self, path: str | Path) -> int:
-        """Goes on from a checkpoint, of which only the parameters' shapes are compared now.
+        """Goes on from a checkpoint, of which only the parameters' shapes and the optimizer are compared now.
 
         Args:
           path: A folder that `BuiltModel.save` wrote.
@@ -94,10 +95,11 @@ class InitialModel:
           The steps that had been taken.
 
         Raises:
-          DataError: If it is of another model.
+          DataError: If it is of another model or optimizer.
           TableError: If there is no manifest, or it was altered.
         """
         steps = runner_files.steps(path, self.first)
+        runner_files.check_optimizer(path, parts_of(self.state_like()))
         self.checkpoint, self.state = Path(path), None
         return steps
 
@@ -125,6 +127,11 @@ class BuiltModel:
     def ids(self) -> IdWatch:
         """What watches over the ids of batches."""
         return IdWatch(self.plan.program, self.plan.analysis)
+
+    @cached_property
+    def optimizer(self) -> str:
+        """The parts of the optimizer's state, by which a checkpoint tells whose it has."""
+        return parts_of(self.state_like())
 
     def settle(self) -> Step:
         """Applies all gradients that are under way, of which only asynchronous steps have any.
@@ -229,6 +236,7 @@ class BuiltModel:
           DataError: If the folder holds anything else, or is the one in which the program runs.
         """
         step = self.settle()
+        notes = {**(notes or {}), "optimizer": self.optimizer}
         runner_files.save(path, steps, *step.read(), self._parts(), notes, axes=self.plan.program.transposed)
 
     def restore(self, path: str | Path) -> Saved:
@@ -241,9 +249,10 @@ class BuiltModel:
           What was read; its steps and notes are the runner's.
 
         Raises:
-          DataError: If it is of another model.
+          DataError: If it is of another model or optimizer.
           TableError: If files are missing, cut off or altered.
         """
+        runner_files.check_optimizer(path, self.optimizer)
         step = self._ready_for_tables()
         saved = runner_files.load(path, *step.like(), self._like(step), self.plan.program.transposed)
         step.write(saved.params, saved.state, saved.tables)
@@ -297,6 +306,7 @@ def with_tables_of(
         runner_files.steps(path, first)
     except DataError:
         return None  # who reads it says so
+    runner_files.check_optimizer(path, model.optimizer)
     plan = plan_again(model.plan, setup.resources, setup.config, partitioners, setup.tx, tables)
     runner_files.whole(path, first, setup.tx)  # before anything is replaced
     if setup.group is not None:

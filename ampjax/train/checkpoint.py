@@ -14,11 +14,11 @@ import numpy as np
 
 from ampjax.engine.executor_protocol import AnyStore
 from ampjax.errors import DataError
+from ampjax.optim.state_parts import parts_of, require_same_parts
 from ampjax.parallel import runner_files
 from ampjax.sched.updates.counters import UpdateCounters
 from ampjax.sparse.table.sharded_table import Table
 from ampjax.sparse.table.table_parts import part_of_all
-from ampjax.train.optimizers.optimizer_state import parts_of
 from ampjax.train.position import Position
 
 
@@ -148,11 +148,11 @@ def _check_optimizers(folder: str | Path, store: AnyStore) -> None:
     for name, expected in _optimizers(store).items():
         if name in tables:
             continue
-        got = f"{saved.get(name, expected)}"  # of another graph the files tell
-        if got != expected:
-            where = f"checkpoint `{folder}`, optimizer of `{name}`"
-            fix = "Make the trainer with the optimizer and mode of the one that saved it; or begin with its parameters alone."
-            raise DataError(where, f"the state {expected:.120}", f"{got:.120}", fix)
+        got = saved.get(name, expected)  # of another graph the files tell
+        fix = (
+            "Make the trainer with the optimizer and mode of the one that saved it; or begin with its parameters alone."
+        )
+        require_same_parts(f"checkpoint `{folder}`, optimizer of `{name}`", expected, got, fix)
 
 
 def _checked_notes(folder: str | Path, notes: Any, like: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from ampjax.train.runs.begin_fit import begin_fit
 from ampjax.train.runs.logged_fit import logged
 from ampjax.train.runs.parameter_homes import TrainerExplanation, explain
 from ampjax.train.runs.recorded_fit import recorded
-from ampjax.train.runs.session import make_session
+from ampjax.train.runs.session import Session, make_session
 from ampjax.train.runs.snapshot_keeper import Keeper
 from ampjax.train.settings import STALENESS_LIMITS, Settings, settings_from
 from ampjax.train.snapshots.snapshot_settings import Snapshots, snapshots_from
@@ -46,10 +46,18 @@ from ampjax.train.training_data import AnyInstances, Data
 from ampjax.utils.blocking import blocking
 from ampjax.utils.counted import counted
 from ampjax.utils.progress import Reporter
+from ampjax.utils.setting_checks import assignable
 from ampjax.utils.text_tables import html_table
 
 Callback = Callable[["Trainer", Epoch], Any]
 """Called after each epoch; a true result ends the training."""
+
+_IN_PLACE_OF = {
+    "learning_rate": "Make the optimizer with `optax.inject_hyperparams`, as in `inject_hyperparams(optax.adam)(learning_rate=0.1)`; then assign "
+    '`trainer.opt_state["all nodes"].hyperparams["learning_rate"]`, or under a node\'s name.',
+    "tx": "Make another trainer with `params=trainer.params`; of this optimizer `trainer.opt_state` can be assigned.",
+}
+"""By attribute what users do in place of an assignment."""
 
 
 class Trainer:
@@ -93,6 +101,12 @@ class Trainer:
       NumericsWarning: Once in a process, if its kernels compute wrong numbers (see `amp.check_numerics`).
     """
 
+    graph: Graph
+    settings: Settings
+    plan: Plan
+    keeper: Keeper | None
+    session: Session
+
     def __init__(
         self,
         graph: Graph,
@@ -119,6 +133,10 @@ class Trainer:
         self._tx, self._is_checked = tx, False
         when = snapshots_from(snapshot)
         self.keeper = None if when is None else Keeper(self.session, when)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        assignable(self, "trainer", name, _IN_PLACE_OF)
+        super().__setattr__(name, value)
 
     # Parameters
 

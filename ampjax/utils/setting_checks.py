@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from numbers import Integral
 from pathlib import Path
@@ -72,6 +72,30 @@ def spelling(name: str, known: Iterable[str]) -> str:
     """
     close = get_close_matches(name, known, 1)
     return f"Did you mean `{close[0]}`?" if close else "Check its spelling."
+
+
+def assignable(owner: Any, where: str, name: str, fixes: Mapping[str, str]) -> None:
+    """Checks that an attribute may be assigned: a property with a setter, one of `__init__`'s for the first time, or a private one.
+
+    Args:
+      owner: The object.
+      where: What users call it.
+      name: The attribute.
+      fixes: By attribute what users shall do in place of an assignment.
+
+    Raises:
+      SettingsError: If it may not.
+    """
+    kind = type(owner)
+    setters = [each for each in dir(kind) if getattr(getattr(kind, each), "fset", None)]
+    is_declared = any(name in getattr(each, "__annotations__", ()) for each in kind.__mro__)
+    is_first = is_declared and name not in vars(owner)
+    if not (name.startswith("_") or name in setters or is_first):
+        known = [each for each in dir(kind) if not each.startswith("_")]
+        got = "one that is read only" if name in {*known, *vars(owner)} else "one that it does not have"
+        fix = fixes.get(name) or spelling(name, [*setters, *fixes])
+        expected = f"an attribute that can be assigned: {', '.join(f'`{each}`' for each in setters)}"
+        raise SettingsError(f"`{where}.{name} = ...`", expected, got, fix)
 
 
 def a_path(name: str, value: Any) -> Path:

@@ -5,12 +5,16 @@ Pure functions on pytrees; shared by partitioners, placement and explanations.
 
 from __future__ import annotations
 
+import re
 from fnmatch import fnmatchcase
 from typing import Any
 
 import jax
 
 Tree = Any
+_KEY = r"""\[(['"])(.*?)\1\]|\[(\d+)\]|\.([A-Za-z_]\w*)"""
+"""A key of a path: of a dictionary, of a sequence, or an attribute's name."""
+_PATH = re.compile(r"""(?<!\w)(?:\['.*?'\]|\[".*?"\]|\[\d+\]|\.[A-Za-z_]\w*)+""")
 
 
 def path_text(path: tuple[Any, ...]) -> str:
@@ -39,6 +43,18 @@ def names(tree: Tree) -> dict[str, str]:
     """
     paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(tree)[0]]
     return {jax.tree_util.keystr(path): path_text(path) for path in paths}
+
+
+def readable(text: str) -> str:
+    """A text in which leaves have names with `/` between them, where it had paths as `jax.tree_util.keystr` writes them.
+
+    Args:
+      text: A path, or the name of a table of several.
+
+    >>> readable("['layer'][0]"), readable("['a'] and 2 others"), readable("[0].mu['t']")
+    ('layer/0', 'a and 2 others', '0/mu/t')
+    """
+    return _PATH.sub(lambda path: "/".join(key[2] or key[3] or key[4] for key in re.finditer(_KEY, path[0])), text)
 
 
 def by_path(tree: Tree) -> dict[str, Any]:

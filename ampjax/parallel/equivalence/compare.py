@@ -30,7 +30,7 @@ from ampjax.parallel.planning.variable_plan import VariablePlan
 from ampjax.parallel.steps.batch_rows import PaddedSizes
 from ampjax.parallel.steps.synchronous_steps import DenseStep
 from ampjax.sparse.detection.loss_jaxpr import TracedLoss, trace_loss
-from ampjax.sparse.rewrite.split_loss import SplitLoss, make_split_loss
+from ampjax.sparse.rewrite.split_loss import SplitLoss
 from ampjax.sparse.rewrite.unique_ids import pad_rows, unique_rows
 
 Tree = Any
@@ -63,7 +63,7 @@ class Comparison:
         # Where replicas are processes, one device of this one computes them all.
         self._devices = setup.resources.devices if setup.group is None else [None] * self._n
         try:
-            self._programs = [make_split_loss(loss, plan.program.axes, plan.program.stacks) for loss in (whole, part)]
+            self._programs = [plan.program.split_of(loss) for loss in (whole, part)]
         except Exception as error:  # of what the user's program does with batches of that size
             raise Skipped(f"{type(error).__name__}: {error}") from error
         axis = AXIS if setup.config.sync else None

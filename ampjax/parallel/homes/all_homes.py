@@ -17,7 +17,7 @@ from ampjax.errors import TableError
 from ampjax.optim.row_rule import Values
 from ampjax.optim.split_transform import Split
 from ampjax.optim.split_update import prepare_update
-from ampjax.parallel.config.leaf_paths import by_path
+from ampjax.parallel.config.leaf_paths import by_path, readable
 from ampjax.parallel.homes.dense_homes import DenseHome
 from ampjax.parallel.homes.placement import place_variables
 from ampjax.parallel.homes.row_homes import Grads, PulledRows, RowGrads, RowHome, row_bytes
@@ -231,4 +231,6 @@ def naming_variable(path: str, call: Any) -> Any:
     try:
         return call()
     except TableError as error:
-        raise TableError(f"variable `{path}`, {error.where}", error.expected, error.got, error.fix) from error
+        raise TableError(
+            f"variable `{readable(path)}`, {error.where}", error.expected, readable(error.got), error.fix
+        ) from error

@@ -22,13 +22,13 @@ class Searches:
       groups: Tables that are split alike.
       start: The first number of partitions, the paper's number of machines.
       sample: How a number is timed.
-      notes: What `notes` gave in an earlier run: with the same `start`, searches that had ended are not made again.
+      notes: A checkpoint's, with what `notes` gave in an earlier run: with the same `start`, searches that had ended are not made again.
     """
 
     def __init__(
         self, groups: Sequence[Group], start: int, sample: SampleTimes, notes: Mapping[str, Any] | None = None
     ):
-        ended = notes["samples"] if notes and notes["start"] == start else {}
+        ended = notes["samples"] if notes and notes.get("start") == start else {}
         known = {group.label: _known(group, ended) for group in groups}
         self.results: list[SearchResult] = [
             search_result(label, samples) for label, samples in known.items() if samples

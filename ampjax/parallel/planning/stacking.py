@@ -15,7 +15,7 @@ from ampjax.errors import TableError
 from ampjax.optim.split_rows import FEWEST_STACKED, split_rows, stack_name
 from ampjax.optim.split_transform import Split
 from ampjax.parallel.config.config import ParallaxConfig
-from ampjax.parallel.config.leaf_paths import names
+from ampjax.parallel.config.leaf_paths import names, readable
 from ampjax.parallel.config.partitioner import Group
 from ampjax.parallel.homes.column_reads import Readings
 from ampjax.sparse.detection.detect import Analysis
@@ -108,7 +108,7 @@ def split_optimizer(
             f"Keep tables dense, as `lamb`, `adafactor` and `muon` need them: `ParallaxConfig(keep_dense=({kept},))`; "
             "or give them a transform that treats each row for itself (`optax.partition` with `adam` for tables)."
         )
-        raise TableError(error.where, error.expected, error.got, fix) from error
+        raise TableError(readable(error.where), error.expected, error.got, fix) from error
 
 
 def _kinds(analysis: Analysis, axes: Axes) -> dict[str, Hashable]:

@@ -138,22 +138,29 @@ def _param_leaves(params: Tree) -> tuple[Leaf, ...]:
     leaves = []
     for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
         if not hasattr(leaf, "dtype"):
-            name = jax.tree_util.keystr(path)
+            name = _text(path)
             raise ParameterError(
                 f"parameter `{name}`", "an array", f"{type(leaf).__name__} {leaf!r}", "Make arrays of all parameters."
             )
         leaves.append(Leaf(jax.tree_util.keystr(path), tuple(leaf.shape), _abstract_leaf(leaf).dtype))
     if not any(primitives.is_inexact(leaf.dtype) for leaf in leaves):
-        kinds = ", ".join(f"`{leaf.path}` {leaf.dtype}" for leaf in leaves[:4]) or "no leaf at all"
+        texts = [_text(path) for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]]
+        kinds = ", ".join(f"`{text}` {leaf.dtype}" for text, leaf in zip(texts[:4], leaves, strict=False))
+        kinds = kinds or "no leaf at all"
         raise ParameterError("parameters", "at least one float leaf", kinds, "Pass the parameters to be trained.")
     return tuple(leaves)
+
+
+def _text(path: Any) -> str:
+    """A leaf's path as users read it: `encoder/embedding`."""
+    return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def _check_batch(batch: Tree) -> None:
     for path, leaf in jax.tree_util.tree_flatten_with_path(batch)[0]:
         if not hasattr(leaf, "dtype") and not isinstance(leaf, (bool, int, float, complex)):
             raise DataError(
-                f"batch, leaf `{jax.tree_util.keystr(path)}`",
+                f"batch, leaf `{_text(path)}`",
                 "an array or a number",
                 f"{type(leaf).__name__} {leaf!r}",
                 "Leave out what JAX can't trace, or encode it as numbers.",

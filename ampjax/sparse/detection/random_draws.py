@@ -6,6 +6,8 @@ Knows jaxprs; nothing of replicas, tables or training.
 from __future__ import annotations
 
 import dataclasses
+import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -52,19 +54,29 @@ def without_randomness(traced: TracedLoss) -> TracedLoss:
       SettingsError: If it draws in a `while` loop, which may wait for other numbers; if it draws in a way that is not known; or if it
         calls the host.
     """
-    return dataclasses.replace(traced, jaxpr=_deterministic(traced.jaxpr))
+    jaxpr = _deterministic(traced.jaxpr)
+    return traced if jaxpr is traced.jaxpr else dataclasses.replace(traced, jaxpr=jaxpr)
 
 
 def _deterministic(jaxpr: Any) -> Any:
-    """A jaxpr, or what holds some, without chance."""
+    """A jaxpr, or what holds some, without chance: the same object where there was none."""
     if type(jaxpr) in (tuple, list):  # of branches, for example; named tuples are something else
-        return type(jaxpr)(_deterministic(each) for each in jaxpr)
+        each = [_deterministic(one) for one in jaxpr]
+        return jaxpr if _are_same(each, jaxpr) else type(jaxpr)(each)
     if hasattr(jaxpr, "jaxpr") and hasattr(jaxpr.jaxpr, "eqns") and jaxpr.jaxpr is not jaxpr:
-        return jaxpr.replace(jaxpr=_deterministic(jaxpr.jaxpr))
+        inner = _deterministic(jaxpr.jaxpr)
+        return jaxpr if inner is jaxpr.jaxpr else jaxpr.replace(jaxpr=inner)
     if not hasattr(jaxpr, "eqns"):
         return jaxpr
     heard = [eqn for eqn in jaxpr.eqns if eqn.outvars or eqn.primitive.name not in primitives.CALLBACKS]
-    return jaxpr.replace(eqns=[_deterministic_equation(eqn) for eqn in heard], effects=_silent(jaxpr.effects))
+    eqns = [_deterministic_equation(eqn) for eqn in heard]
+    is_same = _are_same(eqns, jaxpr.eqns) and _silent(jaxpr.effects) == jaxpr.effects
+    return jaxpr if is_same else jaxpr.replace(eqns=eqns, effects=_silent(jaxpr.effects))
+
+
+def _are_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether these are the same objects."""
+    return len(some) == len(others) and all(map(operator.is_, some, others))
 
 
 def _deterministic_equation(eqn: Any) -> Any:
@@ -80,6 +92,8 @@ def _deterministic_equation(eqn: Any) -> Any:
     if not any(primitives.inner(eqn)):
         return eqn
     params = {key: _deterministic(value) for key, value in eqn.params.items()}
+    if _are_same([*params.values()], [*eqn.params.values()]):
+        return eqn
     return eqn.replace(params=params, effects=_silent(eqn.effects))
 
 

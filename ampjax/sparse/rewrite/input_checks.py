@@ -76,7 +76,7 @@ def check_batch(first: Tree, batch: Tree) -> None:
     for (path, old), new in zip(leaves, jax.tree.leaves(abstract(batch)), strict=True):
         if _kind(old) != _kind(new):
             raise DataError(
-                f"batch, leaf `{jax.tree_util.keystr(path)}`",
+                f"batch, leaf `{jax.tree_util.keystr(path, simple=True, separator='/')}`",
                 f"the dtype and rank of {_text(old)}, as in the first batch",
                 _text(new),
                 "Give batches of one kind.",

@@ -228,6 +228,18 @@ class SparseProgram:
             self._splits[key] = make_split_loss(traced, self.axes, self.stacks)
         return self._splits[key]
 
+    def split_of(self, traced: TracedLoss) -> SplitLoss:
+        """A traced loss function split in two; the split that is known, if it is of one of this program's own.
+
+        Args:
+          traced: The loss function, or what was made of it.
+
+        Raises:
+          ParameterError: If a leaf is not sparse in it.
+        """
+        known = (split for split in self._splits.values() if split.traced is traced)
+        return next(known, None) or make_split_loss(traced, self.axes, self.stacks)
+
     def _loss(
         self, leaves: Sequence[Any], rows: Mapping[str, Any], batch: Tree, inverse: Mapping[str, Any] | None
     ) -> Any:

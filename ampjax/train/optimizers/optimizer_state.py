@@ -86,21 +86,6 @@ class OptimizerState:
             self._store.restore(self._store.params, {**now, **changed}, self._store.accumulators)
 
 
-def parts_of(state: Any) -> str:
-    """The parts of an optimizer's state in words: `ScaleByAdamState, EmptyState`.
-
-    Args:
-      state: What a transform's `init` gives.
-    """
-    if isinstance(state, tuple) and not hasattr(state, "_fields"):
-        return ", ".join(map(parts_of, state)) or "no state"
-    if isinstance(state, Mapping):
-        return ", ".join(map(parts_of, state.values()))
-    name = type(state).__name__
-    inner = [parts_of(part) for part in state if isinstance(part, tuple)] if hasattr(state, "_fields") else []
-    return f"{name}({', '.join(inner)})" if inner else name
-
-
 def _like(name: str, now: Mapping[str, Any], tree: Any) -> Any:
     """A state with the shapes and dtypes of the one that there is.
 

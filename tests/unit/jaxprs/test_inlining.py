@@ -51,3 +51,11 @@ def test_outputs_that_are_inputs_or_numbers():
 def test_nothing_to_do():
     jaxpr, _ = opened(jax.make_jaxpr(lambda x: x + 1)(X))
     assert inlined(jaxpr) is jaxpr
+
+
+def test_a_number_that_a_call_casts_is_cast():
+    closed = jax.make_jaxpr(lambda x: jnp.clip(x, -0.1, 0.1))(jnp.ones(3))
+    flat = inlined(closed.jaxpr)
+    assert [eqn.primitive.name for eqn in flat.eqns] == ["max", "min"]
+    x = jnp.array([-1.0, 0.05, 1.0])
+    np.testing.assert_array_equal(jax.core.eval_jaxpr(flat, closed.consts, x)[0], jnp.clip(x, -0.1, 0.1))

@@ -72,7 +72,7 @@ BEFORE_THE_FIRST_STEP = {
             a_batch()
         ),
         TableError,
-        "variable `\\['table'\\]`, values: expected float32, bfloat16 or float16, got float8_e4m3fn",
+        "variable `table`, values: expected float32, bfloat16 or float16, got float8_e4m3fn",
     ),
     "no settings": (
         lambda: make(config={"run_option": "ps"}),
@@ -127,7 +127,7 @@ BEFORE_THE_FIRST_STEP = {
     "mapped files in a file": (
         lambda: make(config=px.ParallaxConfig(folder=__file__)).run(a_batch()),
         TableError,
-        "variable `\\['table'\\]`, folder: expected a folder for mapped files, got the file",
+        "variable `table`, folder: expected a folder for mapped files, got the file",
     ),
     "no parameters": (lambda: make(params={}), ParameterError, "params: expected at least one array, got none"),
     "NaN in parameters": (
@@ -138,7 +138,7 @@ BEFORE_THE_FIRST_STEP = {
     "not row-wise": (
         lambda: make(tx=_across_rows()).run(a_batch()),
         TableError,
-        "tx, table `\\['table'\\]`: expected an update that works row by row",
+        "tx, table `table`: expected an update that works row by row",
     ),
     "a transform that asks for the loss": (
         lambda: make(tx=optax.chain(TX, optax.contrib.reduce_on_plateau())).run(a_batch()),

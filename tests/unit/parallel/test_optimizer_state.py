@@ -11,7 +11,7 @@ from support.optimizers import worst
 
 import ampjax.parallel as px
 from ampjax.cluster.hosts.resources import Machine, Resources
-from ampjax.errors import ParameterError
+from ampjax.errors import ParameterError, SettingsError
 
 RNG = np.random.default_rng(0)
 NAMES = [f"t{k}" for k in range(4)]
@@ -193,3 +193,21 @@ def test_arrays_of_a_state_can_not_be_written_into():
     runner = make(n_machines=1).build(batch(0))
     with pytest.raises(ValueError, match="read-only"):
         runner.opt_state.inner_state[0].mu["t1"][...] = 0
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("learning_rate", "one that it does not have. Make the optimizer with `optax.inject_hyperparams`, as in"),
+        ("params", "one that is read only. `runner.reset(params)` starts anew from other parameters."),
+        ("opt_sate", "one that it does not have. Did you mean `opt_state`?"),
+        ("steps", "one that is read only. `runner.restore(folder)` goes on"),
+    ],
+)
+def test_an_assignment_that_would_be_lost_is_refused(name, text):
+    runner = make(n_machines=1)
+    with pytest.raises(SettingsError) as error:
+        setattr(runner, name, PARAMS)
+    expected = f"`runner.{name} = ...`: expected an attribute that can be assigned: `opt_state`, got {text}"
+    assert str(error.value).startswith(expected)
+    assert "params" in dir(runner) and name not in vars(runner)

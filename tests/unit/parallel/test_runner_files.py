@@ -11,7 +11,7 @@ import pytest
 
 import ampjax.parallel as px
 from ampjax.cluster.hosts.resources import Machine, Resources
-from ampjax.errors import DataError, TableError
+from ampjax.errors import DataError, ParameterError, TableError
 from ampjax.parallel.runner_files import whole
 from ampjax.sparse.table import table_files
 
@@ -173,3 +173,47 @@ def test_a_checkpoint_from_before_there_were_axes_is_read(tmp_path):
     runner = make()
     runner.restore(tmp_path / "c")
     equal(runner.params, trained().params)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("options", [{}, {"keep_dense": ("table",)}], ids=str)
+@pytest.mark.parametrize(
+    ("tx", "expected"),
+    [
+        (optax.adamw(0.1), "the state ScaleByAdamState, EmptyState, EmptyState"),
+        (optax.sgd(0.1), "the state EmptyState, EmptyState"),
+    ],
+    ids=["adamw", "sgd"],
+)
+def test_a_checkpoint_of_another_optimizer_is_refused(tmp_path, options, tx, expected, begun):
+    trained(**options).save(tmp_path / "c")
+    runner = make(tx, **options)
+    if begun:
+        runner.run(BATCH)
+    before = runner.params, runner.opt_state, runner.steps
+    with pytest.raises(DataError) as error:
+        runner.restore(tmp_path / "c")
+    text = f"optimizer: expected {expected}, got ScaleByAdamState, EmptyState. Make the runner with the optimizer of the one"
+    assert text in str(error.value) and len(str(error.value)) < 400
+    equal((runner.params, runner.opt_state, runner.steps), before)
+    runner.run(BATCH)
+
+
+def test_another_rate_of_the_same_optimizer_goes_on_from_a_checkpoint(tmp_path):
+    trained().save(tmp_path / "c")
+    runner = make(optax.adam(0.2))
+    runner.restore(tmp_path / "c")
+    equal(runner.params, trained().params)
+
+
+def test_errors_write_variables_as_explanations_do(tmp_path):
+    trained().save(tmp_path / "c")
+    with pytest.raises(DataError, match=r"table `table`: expected shape \(10, 3\)"):
+        make(rows=10).build(BATCH).restore(tmp_path / "c")
+    with pytest.raises(TableError, match=r"^tx, table `table`: expected an update that works row by row"):
+        make(optax.adafactor(0.1, min_dim_size_to_factor=2), run_option="ps").build(BATCH)
+    runner = make()
+    exploded = BATCH | {"y": np.full(4, 1e38, np.float32)}
+    with pytest.raises((ParameterError, TableError)) as error:
+        runner.run(exploded)
+    assert "['" not in str(error.value)

@@ -129,7 +129,7 @@ def test_an_error_of_one_table_names_it_and_changes_none(monkeypatch):
         return sound(self, shared)
 
     monkeypatch.setattr(PendingUpdate, "prepare", prepare)
-    with pytest.raises(TableError, match=r"variable `\['items'\]`, apply"):
+    with pytest.raises(TableError, match=r"variable `items`, apply"):
         runner.run(second)
     monkeypatch.undo()
     assert jax.tree.all(jax.tree.map(lambda a, b: (np.asarray(a) == np.asarray(b)).all(), runner.params, before))

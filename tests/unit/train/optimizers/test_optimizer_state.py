@@ -7,7 +7,7 @@ import pytest
 from support import graphs
 
 import ampjax as amp
-from ampjax.errors import ParameterError
+from ampjax.errors import ParameterError, SettingsError
 
 QUIET = {"progress": False}
 DATA = graphs.chain_data(8)
@@ -172,3 +172,22 @@ def test_other_parameters_predict():
     data = model.data([{"x": np.float32(3)}], labels=False)
     assert trainer.predict(data, params={"w": np.float32(5)})["y"].payload.tolist() == [15.0]
     assert trainer.predict(data)["y"].payload.tolist() == [6.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("learning_rate", "got one that it does not have. Make the optimizer with `optax.inject_hyperparams`"),
+        ("parms", "got one that it does not have. Did you mean `params`?"),
+        ("graph", "got one that is read only"),
+    ],
+)
+def test_an_assignment_that_would_be_lost_is_refused(name, text):
+    trainer = made()
+    graph = trainer.graph
+    with pytest.raises(SettingsError) as error:
+        setattr(trainer, name, 0.1)
+    assert f"`trainer.{name} = ...`: expected an attribute that can be assigned: `opt_state`, `params`, {text}" in str(
+        error.value
+    )
+    assert trainer.graph is graph and not hasattr(trainer, "learning_rate")

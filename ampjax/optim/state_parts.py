@@ -1,0 +1,39 @@
+"""The parts of an optimizer's state in words, by which a checkpoint tells whose state it has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ampjax.errors import DataError
+
+
+def parts_of(state: Any) -> str:
+    """The parts of an optimizer's state in words: `ScaleByAdamState, EmptyState`.
+
+    Args:
+      state: What a transform's `init` gives.
+    """
+    if isinstance(state, tuple) and not hasattr(state, "_fields"):
+        return ", ".join(map(parts_of, state)) or "no state"
+    if isinstance(state, Mapping):
+        return ", ".join(map(parts_of, state.values()))
+    name = type(state).__name__
+    inner = [parts_of(part) for part in state if isinstance(part, tuple)] if hasattr(state, "_fields") else []
+    return f"{name}({', '.join(inner)})" if inner else name
+
+
+def require_same_parts(where: str, expected: str, saved: Any, fix: str) -> None:
+    """Checks that a saved state is of the optimizer that shall go on with it, as far as their parts tell.
+
+    Args:
+      where: Whose state, for the error.
+      expected: The parts of the optimizer's state.
+      saved: Those that the checkpoint names.
+      fix: What the error says to do.
+
+    Raises:
+      DataError: If it is of another.
+    """
+    if f"{saved}" != expected:
+        raise DataError(where, f"the state {expected:.120}", f"{saved:.120}", fix)
