@@ -1,0 +1,95 @@
+"""Lines are as easy to read as they were: no package's figures rise (`support.line_measures`)."""
+
+import ast
+import json
+
+import pytest
+from support.line_measures import FILE, HELD, LineMeasures, complexity, is_parallel, lowered, measured
+
+HELD_TO = json.loads(FILE.read_text())
+
+
+@pytest.fixture(scope="module")
+def measures():
+    return measured()
+
+
+@pytest.mark.slow
+def test_every_package_is_held_to_figures(measures):
+    assert set(measures) == set(HELD_TO), "run `python -m support.line_measures --write` in tests/"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", HELD_TO)
+def test_no_figure_rises(measures, package):
+    now = measures[package].figures
+    risen = {name: (HELD_TO[package][name], now[name]) for name in HELD if now[name] > HELD_TO[package][name]}
+    assert not risen, "one statement a line, an argument a line in long calls, a function for each thought"
+
+
+def counts(text):
+    measures = LineMeasures()
+    measures.add(text, "file")
+    return measures
+
+
+def test_tokens_of_code_are_counted():
+    text = (
+        '"""Prose."""\n\n\ndef f(x):  # a comment\n    """Prose\n    of two lines."""\n    return (\n        x\n    )\n'
+    )
+    measures = counts(text)
+    assert (measures.lines, measures.tokens, measures.comments) == (4, 6 + 2 + 1 + 1, 1)
+
+
+def test_dense_lines_are_counted():
+    full = "x = [" + "1, " * 8 + "1]"
+    assert counts(full).tokens == 21
+    assert counts(full).dense == 1
+    assert counts(full.replace("1, 1]", "1]")).dense == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "parallel"),
+    [
+        ("a, b = 1, 2", True),
+        ("a, b = b, a + b", True),
+        ("a, b = b, a", False),
+        ("a[i], a[j] = a[j], a[i]", False),
+        ("a, b = f()", False),
+        ("a = b = 1", False),
+        ("a = 1, 2", False),
+    ],
+)
+def test_parallel_assignments_are_told_from_swaps(text, parallel):
+    (node,) = ast.parse(text).body
+    assert is_parallel(node) is parallel
+
+
+@pytest.mark.parametrize(
+    ("body", "decisions"),
+    [
+        ("pass", 0),
+        ("if a:\n  pass\n elif b:\n  pass\n else:\n  pass", 2),
+        ("while a and b or c:\n  pass", 3),
+        ("return [x for y in z for x in y]", 2),
+        ("return a if b else c", 1),
+        ("try:\n  pass\n except A:\n  pass\n except B:\n  pass", 2),
+        ("def g():\n  if a:\n   pass", 0),
+    ],
+)
+def test_complexity_counts_decisions(body, decisions):
+    (node,) = ast.parse(f"def f():\n {body}").body
+    assert complexity(node) == 1 + decisions
+
+
+def test_figures_are_only_lowered():
+    high = dict.fromkeys(HELD, 2.0)
+    low = dict.fromkeys(HELD, 1.0)
+    assert lowered(high, low) == low == lowered(low, high)
+    assert lowered(high, {}) == high
+
+
+def test_figures_are_held_in_steps():
+    now = {"tokens_per_line": 8.11, "dense_percent": 4.1, "parallel_percent": 0.11, "complex_functions": 3}
+    steps = {"tokens_per_line": 8.2, "dense_percent": 4.5, "parallel_percent": 0.2, "complex_functions": 3}
+    assert lowered(now, {}) == steps == lowered(steps, {})
